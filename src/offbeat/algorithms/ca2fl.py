@@ -1,0 +1,51 @@
+"""CA²FL.  Wang, Cao, Wu, Chen and Chen, *Tackling the Data Heterogeneity in Asynchronous Federated Learning with
+Cached Update Calibration*, ICLR 2024, Algorithm 1.
+
+    Δ_i   update.delta, from the model of τ_i versions ago
+    h_i   memory[i], the latest Δ_i that the server has used, zero before the first
+    h     memory.mean = (1/N) Σ_i h_i
+    S_t   the updates since the last step; M of them under the paper's dispatch
+    v     h + (1/|S_t|) Σ_{i∈S_t} (Δ_i − h_i)
+
+Under the dispatch `keep-busy` a fast client can be in S_t twice: both updates count, the memory keeps the later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from offbeat.algorithms.base import Algorithm
+from offbeat.memory import Dense, Memory
+from offbeat.messages import Job, Update
+from offbeat.seeds import key
+
+
+@dataclass(kw_only=True)
+class CA2FL(Algorithm):
+    memory: Memory = field(default_factory=Dense)
+    """Where the h_i are kept."""
+
+    dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "per-arrival", "rounds")
+    state_names: ClassVar[tuple[str, ...]] = ("memory", "calibrated", "fresh")
+
+    def reset(self) -> None:
+        self.memory.start(self.x, self.clients)
+        self.clear()
+
+    def clear(self) -> None:
+        self.calibrated = self.x.new_zeros(self.x.shape)
+        self.fresh: list[tuple[int, Tensor]] = []
+
+    def absorb(self, job: Job, update: Update) -> None:
+        self.calibrated.add_(update.delta).sub_(self.memory[update.client])  # Σ (Δ_i − h_i)
+        self.fresh.append((update.client, update.delta))
+
+    def direction(self) -> Tensor:
+        v = self.memory.mean + self.calibrated / self.received  # line 9
+        for place, (client, delta) in enumerate(self.fresh):
+            self.memory.store(client, delta, key(self.seed, "store", self.version, place))  # line 11
+        self.clear()
+        return v

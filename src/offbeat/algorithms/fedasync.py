@@ -1,0 +1,41 @@
+"""FedAsync.  Xie, Koyejo and Gupta, *Asynchronous Federated Optimization*, arXiv 1903.03934, Algorithm 1.
+
+    x_new   job.x + update.delta: the *model* that the client reached, from the version that it had pulled
+    α       mixing weight; α_t = α·s(t − τ)
+    v       α_t (x_new − x), so that with η = 1: x ← (1 − α_t) x + α_t x_new
+
+The paper's clients minimise F_i + (ρ/2)‖x − x_pulled‖²: that is the client rule `prox` with mu = ρ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.staleness import Constant, Staleness
+from offbeat.messages import Job, Update
+from offbeat.options import Bound
+
+
+@dataclass(kw_only=True)
+class FedAsync(Algorithm):
+    alpha: Annotated[float, Bound(low=0, high=1, open="low")] = 0.6
+    """Mixing weight α."""
+    staleness: Staleness = field(default_factory=Constant)
+    """s(τ)."""
+
+    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival",)
+    state_names: ClassVar[tuple[str, ...]] = ("v",)
+
+    def reset(self) -> None:
+        self.v = self.x.new_zeros(self.x.shape)
+
+    def absorb(self, job: Job, update: Update) -> None:
+        x_new = job.x + update.delta
+        self.v = (x_new - self.x) * (self.alpha * self.staleness(self.tau(job)))
+
+    def direction(self) -> Tensor:
+        return self.v

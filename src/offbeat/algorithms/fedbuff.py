@@ -1,0 +1,41 @@
+"""FedBuff.  Nguyen et al., *Federated Learning with Buffered Asynchronous Aggregation*, AISTATS 2022.
+
+    Δ_i   update.delta, from the model of τ_i versions ago
+    M     number of updates since the last step (the dispatch's buffer)
+    s     staleness weight
+    v     (1/M) Σ_{i∈S_t} s(τ_i) Δ_i
+
+With s = 1 this is "Asynchronous FL", Algorithm 2 of Wang et al. 2024 (CA²FL), whose box prints a sum where the text
+(eq. E.1) and everybody else use the mean.  FedBuff itself uses s(τ) = (1 + τ)^−½: `staleness = "polynomial"`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.staleness import Constant, Staleness
+from offbeat.messages import Job, Update
+
+
+@dataclass(kw_only=True)
+class FedBuff(Algorithm):
+    staleness: Staleness = field(default_factory=Constant)
+    """s(τ)."""
+
+    dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "per-arrival", "rounds")
+    state_names: ClassVar[tuple[str, ...]] = ("total",)
+
+    def reset(self) -> None:
+        self.total = self.x.new_zeros(self.x.shape)
+
+    def absorb(self, job: Job, update: Update) -> None:
+        self.total.add_(update.delta, alpha=self.staleness(self.tau(job)))
+
+    def direction(self) -> Tensor:
+        v = self.total / self.received
+        self.reset()
+        return v

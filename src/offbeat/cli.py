@@ -1,0 +1,318 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+
+from offbeat.errors import ConfigError, OffbeatError, nearest
+from offbeat.version import __version__
+
+INTERRUPTED = 130
+
+
+class Group(click.Group):
+    """Offbeat's errors become one message and exit status 2; a mistyped command gets a hint."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            _fail(f"unknown command {args[0]!r}; {nearest(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OffbeatError as error:
+            _fail(str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"offbeat: {message}", err=True)
+    sys.exit(2)
+
+
+def _data_dir(command: Any) -> Any:
+    return click.option(
+        "--data-dir", type=click.Path(path_type=pathlib.Path), envvar="OFFBEAT_DATA",
+        help="Where data sets lie (also: OFFBEAT_DATA).",
+    )(command)  # fmt: skip
+
+
+def _settings(command: Any) -> Any:
+    """Options that change an experiment."""
+    for option in (
+        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Override a key; repeatable."),
+        click.option("--device", type=click.Choice(["cpu", "cuda"])),
+        click.option("--executor", type=click.Choice(["auto", "sequential", "vectorised"])),
+    ):
+        command = option(command)
+    return _data_dir(command)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="offbeat")
+def main() -> None:
+    """Federated learning in which every client keeps its own time."""
+
+
+@main.command()
+@click.argument("file")
+@_settings
+@click.option("--seed", type=int, help="Seed of everything random.")
+@click.option("--out", type=click.Path(path_type=pathlib.Path), help="Run folder (default: a new one under runs/).")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def run(
+    file: str,
+    assignments: Sequence[str],
+    device: str | None,
+    executor: str | None,
+    data_dir: pathlib.Path | None,
+    seed: int | None,
+    out: pathlib.Path | None,
+    quiet: bool,
+) -> None:
+    """Run one experiment: FILE.toml or preset:NAME."""
+    from offbeat.experiments import api, config
+    from offbeat.experiments.progress import Display
+
+    table = _table(file, assignments, device=device, executor=executor, seed=seed)
+    if "variants" in table:
+        raise ConfigError(f"{file} describes {len(table['variants'])} variants; run it with: offbeat sweep {file}")
+    experiment = config.parse(table)
+    folder = out or _new_folder(file, f"seed{experiment.seed}")
+    console = Console()
+    with Display(console, _stem(file), quiet) as display:
+        result = api.execute(experiment, out=folder, data_dir=data_dir, watch=display.watch)
+    _conclude(console, result, _stem(file), quiet)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=pathlib.Path))
+@_data_dir
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, quiet: bool) -> None:
+    """Go on with an interrupted run."""
+    from offbeat.experiments import api
+    from offbeat.experiments.progress import Display
+
+    console = Console()
+    with Display(console, folder.name, quiet) as display:
+        result = api.resume(folder, data_dir=data_dir, watch=display.watch)
+    _conclude(console, result, folder.name, quiet)
+
+
+@main.command()
+@click.argument("file")
+@_settings
+@click.option("--grid", multiple=True, metavar="KEY=V1,V2…", help="An axis of the grid; repeatable.")
+@click.option("--seeds", default="", metavar="0,1,2", help="Seeds to run each point with.")
+@click.option("--out", type=click.Path(path_type=pathlib.Path), help="Folder of all runs; an unfinished one goes on.")
+@click.option("--quiet", is_flag=True, help="Print only the final table.")
+def sweep(
+    file: str,
+    assignments: Sequence[str],
+    device: str | None,
+    executor: str | None,
+    data_dir: pathlib.Path | None,
+    grid: Sequence[str],
+    seeds: str,
+    out: pathlib.Path | None,
+    quiet: bool,
+) -> None:
+    """Run variants × grid × seeds of FILE.toml or preset:NAME, and compare them."""
+    from offbeat.experiments.progress import Display
+    from offbeat.experiments.sweep import Cell, Sweep
+    from offbeat.report import plots, tables
+
+    table = _table(file, assignments, device=device, executor=executor)
+    plan = Sweep.plan(table, grid, _seeds(seeds))
+    folder = out or _new_folder(file, "sweep")
+    console = Console()
+    summaries: dict[str, list[dict[str, Any]]] = {}
+    folders: dict[str, list[pathlib.Path]] = {}
+    display: list[Display] = []
+
+    def watch(cell: Cell) -> Any:
+        for old in display:
+            old.__exit__(None, None, None)
+        display[:] = [Display(console, f"{cell.label} seed {cell.seed}", quiet)]
+        return display[0].__enter__().watch
+
+    try:
+        for cell, summary in plan.run(folder, data_dir, watch):
+            if summary is None:
+                break
+            summaries.setdefault(cell.label, []).append(summary)
+            folders.setdefault(cell.label, []).append(folder / cell.folder)
+    finally:
+        for last in display:
+            last.__exit__(None, None, None)
+    done = sum(map(len, summaries.values()))
+    if done < len(plan.cells):
+        console.print(
+            f"interrupted after {done} of {len(plan.cells)} runs; the same command with --out {folder} goes on"
+        )
+        sys.exit(INTERRUPTED)
+    console.print(tables.results(summaries))
+    target = next(iter(summaries.values()))[0]["target"]
+    plots.accuracy(folders, target=target).savefig(folder / "accuracy.png")
+    console.print(f"runs     {folder}\npicture  {folder / 'accuracy.png'}", soft_wrap=True, highlight=False)
+
+
+@main.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_(as_json: bool) -> None:
+    """What can be named in an experiment."""
+    from offbeat.algorithms import ALGORITHMS
+    from offbeat.clients import CLIENTS
+    from offbeat.data import DATASETS, PARTITIONS
+    from offbeat.engine import DISPATCHES
+    from offbeat.experiments.presets import PRESETS
+    from offbeat.models import MODELS
+    from offbeat.world import AVAILABILITIES, DELAYS
+
+    names = {
+        "algorithms": list(ALGORITHMS),
+        "clients": list(CLIENTS),
+        "dispatches": list(DISPATCHES),
+        "datasets": list(DATASETS),
+        "partitions": list(PARTITIONS),
+        "models": list(MODELS),
+        "delays": list(DELAYS),
+        "availabilities": list(AVAILABILITIES),
+        "presets": list(PRESETS),
+    }
+    if as_json:
+        click.echo(json.dumps(names, indent=2))
+        return
+    for kind, members in names.items():
+        click.echo(f"{kind:16}{', '.join(members)}")
+
+
+@main.command()
+@click.argument("preset")
+def show(preset: str) -> None:
+    """Print a preset as TOML, to be changed and run."""
+    from offbeat.experiments.presets import text
+
+    click.echo(text(preset.removeprefix("preset:")), nl=False)
+
+
+@main.command()
+@click.argument("file")
+@_settings
+@click.option("--seed", type=int, help="Seed of everything random.")
+@click.option("--png", type=click.Path(path_type=pathlib.Path), is_flag=False, flag_value=pathlib.Path("partition.png"),
+              help="Draw labels by clients into this file (partition.png when none is named).")  # fmt: skip
+def partition(
+    file: str,
+    assignments: Sequence[str],
+    device: str | None,
+    executor: str | None,
+    data_dir: pathlib.Path | None,
+    seed: int | None,
+    png: pathlib.Path | None,
+) -> None:
+    """Show how FILE.toml divides its data among the clients."""
+    from offbeat.data import data_dir as place
+    from offbeat.experiments import config
+    from offbeat.report import plots
+
+    table = _table(file, assignments, device=device, executor=executor, seed=seed)
+    table.pop("variants", None)
+    experiment = config.parse(table)
+    data = experiment.data.load(place(data_dir), experiment.seed)
+    counts = data.label_counts()
+    labels = (counts > 0).sum(axis=1)
+    sizes = data.sizes
+    click.echo(f"{data.clients} clients, {sizes.sum():,} examples, {data.dataset.classes} labels")
+    click.echo(f"examples a client: {sizes.min()} to {sizes.max()}, median {int(sorted(sizes)[len(sizes) // 2])}")
+    click.echo(f"labels a client:   {labels.min()} to {labels.max()}, mean {labels.mean():.1f}")
+    if png is not None:
+        plots.partition(counts).savefig(png)
+        click.echo(f"picture: {png}")
+
+
+@main.group(cls=Group)
+def bench() -> None:
+    """Measure offbeat itself."""
+
+
+@bench.command()
+@click.option("--algorithm", default="fedbuff", show_default=True)
+@click.option("--clients", default=10_000, show_default=True)
+@click.option("--arrivals", default=100_000, show_default=True)
+@click.option("--concurrency", default=1_000, show_default=True)
+@click.option("--parameters", default=7_850, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="As one line of JSON.")
+def engine(algorithm: str, clients: int, arrivals: int, concurrency: int, parameters: int, as_json: bool) -> None:
+    """Arrivals a second with a trainer that does nothing, and the memory they take."""
+    from offbeat.algorithms import ALGORITHMS
+    from offbeat.experiments import bench
+
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(f"unknown name {algorithm!r}; {nearest(algorithm, ALGORITHMS)}", key="--algorithm")
+    figures = bench.engine(algorithm, clients, arrivals, concurrency, dim=parameters)
+    if as_json:
+        click.echo(json.dumps(figures))
+        return
+    click.echo(
+        f"{figures['arrivals']:,} arrivals from {figures['clients']:,} clients ({figures['concurrency']:,} busy, "
+        f"{figures['parameters']:,} parameters, {algorithm}): {figures['seconds']:.1f} s, "
+        f"{figures['arrivals_per_second']:,.0f} a second, peak {figures['peak_megabytes']:,.0f} MB"
+    )
+
+
+def _table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str, Any]:
+    """The experiment's table: the file or preset, then --set, then the flags that have names of their own."""
+    import tomllib
+
+    from offbeat.experiments import config
+    from offbeat.experiments.presets import text
+
+    if file.startswith("preset:"):
+        table = tomllib.loads(text(file.removeprefix("preset:")))
+    else:
+        path = pathlib.Path(file)
+        table = config.read(path)
+        sys.path.insert(0, str(path.resolve().parent))  # for the user's own modules beside the file
+    for assignment in assignments:
+        config.override(table, assignment)
+    return table | {name: value for name, value in flags.items() if value is not None}
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"{text!r}: expected whole numbers, such as 0,1,2", key="--seeds") from None
+
+
+def _stem(file: str) -> str:
+    return pathlib.Path(file.removeprefix("preset:")).stem
+
+
+def _new_folder(file: str, kind: str) -> pathlib.Path:
+    base = pathlib.Path("runs") / f"{_stem(file)}-{kind}"
+    tries = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 1_000_000))
+    return next(path for path in tries if not path.exists())
+
+
+def _conclude(console: Console, result: Any, label: str, quiet: bool) -> None:
+    """The last words of a run."""
+    from offbeat.report import tables
+
+    if result.interrupted:
+        click.echo(
+            f"interrupted at round {result.summary['rounds']}; go on with: offbeat resume {result.folder}", err=True
+        )
+        sys.exit(INTERRUPTED)
+    if not quiet:
+        console.print(tables.results({label: [result.summary]}))
+        console.print(f"run  {result.folder}", soft_wrap=True, highlight=False)

@@ -1,0 +1,23 @@
+"""FedProx's client.  Li et al., *Federated Optimization in Heterogeneous Networks*, MLSys 2020; also FedAsync's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from offbeat.clients.base import ClientRule, State
+from offbeat.options import NonNegative
+
+
+@dataclass(kw_only=True, frozen=True)
+class Prox(ClientRule):
+    """SGD on F_i(y) + (mu/2)‖y − x‖², x being the pulled model."""
+
+    mu: NonNegative = 0.01
+    weight_decay: NonNegative = 0.0
+
+    def step(self, y: Tensor, g: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+        if self.weight_decay:
+            g = g.add(y, alpha=self.weight_decay)
+        return y.sub(g.add(y - x, alpha=self.mu), alpha=self.lr), state

@@ -1,0 +1,30 @@
+"""Local SGD with weight decay and momentum, in the convention of torch.optim.SGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offbeat.clients.base import ClientRule, State
+from offbeat.options import NonNegative
+
+
+@dataclass(kw_only=True, frozen=True)
+class SGD(ClientRule):
+    """m ← momentum·m + g + weight_decay·y;  y ← y − lr·m.  The momentum starts at zero with every job."""
+
+    weight_decay: NonNegative = 0.0
+    momentum: NonNegative = 0.0
+
+    def begin(self, x: Tensor) -> State:
+        return {"m": torch.zeros_like(x)} if self.momentum else {}
+
+    def step(self, y: Tensor, g: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+        if self.weight_decay:
+            g = g.add(y, alpha=self.weight_decay)
+        if self.momentum:
+            g = g.add(state["m"], alpha=self.momentum)
+            state = {"m": g}
+        return y.sub(g, alpha=self.lr), state

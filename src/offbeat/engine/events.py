@@ -1,0 +1,60 @@
+"""What a transport reports, and what the loop made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from offbeat.messages import Job, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An update came back."""
+
+    job: Job
+    update: Update
+    sent: float  # when the job left
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The server has given a trip up; its client is free again."""
+
+    job: Job
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A moment that was asked for with `wake`."""
+
+
+Event = Arrival | Lost | Tick
+
+
+class Transport(Protocol):
+    """Carries jobs out and updates back: simulated (it moves a virtual clock) or real (it waits)."""
+
+    @property
+    def now(self) -> float: ...
+
+    def send(self, jobs: Sequence[Job]) -> None: ...
+
+    def wake(self, at: float) -> None:
+        """Ask for a `Tick` at that time."""
+
+    def receive(self) -> Event:
+        """The next event, in order of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One turn of the loop: the event, what became of it, and whether the server stepped."""
+
+    now: float
+    event: Event
+    staleness: int  # of an arrival
+    aggregated: bool  # an arrival that the algorithm took in; a late one in synchronous rounds is not
+    stepped: bool  # a new version was made

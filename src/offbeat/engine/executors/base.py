@@ -1,0 +1,33 @@
+"""An executor does the local work of many jobs."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from offbeat.engine.work import Work
+from offbeat.messages import Job, Update
+
+BULK_BYTES = 1 << 30  # of parameters in one stack
+
+
+class Executor(ABC):
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.upload_bytes = 4 * work.layout.dim
+        self.bulk = max(1, min(256, BULK_BYTES // (4 * max(1, work.layout.dim))))
+
+    @abstractmethod
+    def train(self, jobs: Sequence[Job]) -> list[Update]:
+        """The update of every job, in the order of the jobs."""
+
+
+@contextlib.contextmanager
+def replayable(seed: int, device: torch.device) -> Iterator[None]:
+    """Layers such as dropout draw from torch's global generator: seed it here, and give it back as it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed >> 1)
+        yield

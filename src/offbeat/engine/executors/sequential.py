@@ -1,0 +1,36 @@
+"""One client after the other with ordinary autograd: the plain judge of every other executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from offbeat.engine.executors.base import Executor, replayable
+from offbeat.messages import Job, Update
+
+
+class Sequential(Executor):
+    def train(self, jobs: Sequence[Job]) -> list[Update]:
+        self.work.module.train()
+        return self.work.updates(jobs, [self._train(job) for job in jobs])
+
+    def _train(self, job: Job) -> Tensor:
+        rule, y = self.work.rule, job.x
+        state = rule.begin(job.x)
+        batches, counts = self.work.plan(job)
+        with replayable(job.seed, self.work.device):
+            for batch, count in zip(batches, counts, strict=True):
+                g = self._gradient(y, torch.from_numpy(batch[:count]).to(self.work.device))
+                y, state = rule.step(y, g, job.x, state)
+        return y - job.x
+
+    def _gradient(self, y: Tensor, batch: Tensor) -> Tensor:
+        module, layout = self.work.module, self.work.layout
+        module.zero_grad(set_to_none=True)
+        layout.write(module, y)
+        cross_entropy(module(self.work.inputs(batch)), self.work.y[batch]).backward()  # type: ignore[no-untyped-call]
+        zeros = {name: p.new_zeros(p.shape) for name, p in module.named_parameters() if p.grad is None}
+        return layout.flatten(zeros | {name: p.grad for name, p in module.named_parameters() if p.grad is not None})

@@ -1,0 +1,106 @@
+"""A transport in virtual time that trains late and in bulk.
+
+In virtual time a job's result is needed only when it arrives.  So nothing is trained until the earliest arrival needs
+it; then all jobs in flight that are not trained yet are trained together, in one stack.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Protocol
+
+from offbeat.engine.events import Arrival, Event, Lost, Tick
+from offbeat.messages import Job, Update
+from offbeat.world import World
+
+
+class Trainer(Protocol):
+    """Does the clients' local work."""
+
+    bulk: int  # most jobs that are worth training at once
+    upload_bytes: int  # what an update costs on the wire
+
+    def train(self, jobs: Sequence[Job]) -> list[Update]: ...
+
+
+_LOST, _ARRIVAL, _TICK = 0, 1, 2
+_Entry = tuple[float, int, int, int]  # time, sequence number, kind, job id: ties are broken by order of sending
+
+
+class Simulated:
+    """The event heap, the virtual clock, and the jobs in flight."""
+
+    def __init__(self, world: World, trainer: Trainer, seed: int) -> None:
+        self.world, self.trainer, self.seed = world, trainer, seed
+        self.now = 0.0
+        self.heap: list[_Entry] = []
+        self.sequence = 0
+        self.flying: dict[int, tuple[Job, float]] = {}  # with the moment they left
+        self.trained: dict[int, Update] = {}
+        self.bytes_down = 0
+        self._ticks: set[float] = set()
+
+    def send(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            down = job.x.nbytes + sum(t.nbytes for t in job.extra.values())
+            seconds, arrives = self.world.trip(self.seed, job, down, self.trainer.upload_bytes)
+            self.bytes_down += down
+            self.flying[job.id] = job, self.now
+            self._push(self.now + seconds, _ARRIVAL if arrives else _LOST, job.id)
+
+    def wake(self, at: float) -> None:
+        if math.isfinite(at) and at not in self._ticks:
+            self._ticks.add(at)
+            self._push(at, _TICK, 0)
+
+    def receive(self) -> Event:
+        if not self.heap:
+            raise RuntimeError("nothing is in flight and nobody will wake up: the federation has come to rest")
+        time, _, kind, number = self.heap[0]
+        if kind == _ARRIVAL and number not in self.trained:
+            self._train()
+        heapq.heappop(self.heap)
+        self.now = max(self.now, time)
+        if kind == _TICK:
+            self._ticks.discard(time)
+            return Tick()
+        job, sent = self.flying.pop(number)
+        return Arrival(job, self.trained.pop(number), sent) if kind == _ARRIVAL else Lost(job, sent)
+
+    def _train(self) -> None:
+        """Train the untrained jobs in flight that will arrive, the earliest first, as many as are worth it."""
+        waiting = [entry for entry in self.heap if entry[2] == _ARRIVAL and entry[3] not in self.trained]
+        jobs = [self.flying[number][0] for _, _, _, number in heapq.nsmallest(self.trainer.bulk, waiting)]
+        for update in self.trainer.train(jobs):
+            self.trained[update.job] = update
+
+    def _push(self, at: float, kind: int, number: int) -> None:
+        self.sequence += 1
+        heapq.heappush(self.heap, (at, self.sequence, kind, number))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything in flight.  Results that are trained already are kept: training them again in another stack could
+        round differently."""
+        return {
+            "now": self.now,
+            "heap": self.heap,
+            "sequence": self.sequence,
+            "bytes_down": self.bytes_down,
+            "flying": [(_plain(job), sent) for job, sent in self.flying.values()],
+            "trained": [_plain(update) for update in self.trained.values()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.now, self.heap, self.sequence = state["now"], state["heap"], state["sequence"]
+        self.bytes_down = state["bytes_down"]
+        self.flying = {job["id"]: (Job(**job), sent) for job, sent in state["flying"]}
+        self.trained = {update["job"]: Update(**update) for update in state["trained"]}
+        self._ticks = {at for at, _, kind, _ in self.heap if kind == _TICK}
+
+
+def _plain(message: Job | Update) -> dict[str, Any]:
+    """A message as a dict whose tensors are still shared (`dataclasses.asdict` would copy them)."""
+    return {field.name: getattr(message, field.name) for field in fields(message)}

@@ -1,0 +1,1 @@
+"""Experiments: described, run, resumed, swept."""

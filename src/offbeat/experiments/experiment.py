@@ -1,0 +1,168 @@
+"""One experiment: what is trained, by whom, under which rule, in which world."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pathlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from offbeat.algorithms import CA2FL, Algorithm
+from offbeat.clients import SGD, ClientRule
+from offbeat.data import IID, Dataset, Digits, Federated, Partition, Source, data_dir
+from offbeat.engine import DISPATCHES, EXECUTORS, Dispatch, Evaluator, Executor, Work, choose
+from offbeat.engine.executors import Choice
+from offbeat.errors import ConfigError
+from offbeat.experiments.own import OwnPartition
+from offbeat.models import LR, Model
+from offbeat.options import Count, Natural, Options, Positive
+from offbeat.seeds import key, stream
+from offbeat.world import World
+
+
+@dataclass(kw_only=True, frozen=True)
+class Data(Options):
+    """A data set and how it is divided.  Both may be the user's own."""
+
+    source: Source = field(default_factory=Digits)
+    clients: Count | None = None
+    """Number of clients; with a partition that is a list of indices it follows from the list."""
+    partition: Partition = field(default_factory=IID)
+
+    def load(self, folder: pathlib.Path, seed: int) -> Federated:
+        """Read the data and divide it; the division depends on the seed."""
+        dataset = self.source.load(folder)
+        fixed = self.partition.fixed if isinstance(self.partition, OwnPartition) else None
+        if self.clients is None and fixed is None:
+            raise ConfigError("missing: how many clients?", key="data.clients")
+        if self.clients is not None and fixed is not None and self.clients != fixed:
+            raise ConfigError(f"{self.clients}, but the partition has {fixed} parts", key="data.clients")
+        clients = self.clients or fixed or 1
+        if clients > len(dataset.y):
+            raise ConfigError(f"{clients} clients for {len(dataset.y)} examples: at most one each", key="data.clients")
+        try:
+            parts = self.partition.split(dataset.y.numpy(), clients, stream(seed, "partition"))
+        except ConfigError as error:
+            raise error.within("data.partition") from None
+        if len(parts) != clients:
+            raise ConfigError(f"gave {len(parts)} parts for {clients} clients", key="data.partition")
+        return Federated.of(dataset, parts)
+
+
+@dataclass(kw_only=True, frozen=True)
+class Evaluation(Options):
+    """When and how x is tested."""
+
+    every: Count = 10
+    """Versions between two evaluations; the first and the last version are always tested."""
+    batch_size: Count = 1000
+    target: Positive | None = None
+    """Accuracy whose first reaching is timed."""
+
+
+@dataclass(kw_only=True, frozen=True)
+class Experiment(Options):
+    """Everything that determines a run's result."""
+
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=LR)
+    algorithm: Algorithm = field(default_factory=CA2FL)
+    client: ClientRule = field(default_factory=SGD)
+    dispatch: Dispatch
+    world: World = field(default_factory=World)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    rounds: Count = 100
+    """Versions to make."""
+    virtual_seconds: Positive | None = None
+    """Virtual time after which the run ends, if it has not before."""
+    seed: Natural = 0
+    device: Literal["cpu", "cuda"] = "cpu"
+    executor: Choice = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = next((name for name, kind in DISPATCHES.items() if type(self.dispatch) is kind), None)
+        if name is not None and name not in self.algorithm.dispatches:
+            rule = type(self.algorithm).__name__
+            raise ConfigError(
+                f"{name!r} makes no sense for {rule}; valid: {', '.join(self.algorithm.dispatches)}.",
+                key="dispatch.name",
+            )
+
+    def assemble(self, folder: str | os.PathLike[str] | None = None) -> Assembly:
+        """Load the data, build the model, check that everything fits; nothing is written."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
+        data = self.data.load(data_dir(folder), self.seed)
+        if self.dispatch.concurrency > data.clients:
+            raise ConfigError(
+                f"{self.dispatch.concurrency} busy clients of {data.clients}: at most {data.clients}",
+                key="dispatch.concurrency",
+            )
+        if self.client.batch_size > len(data.dataset.y):
+            raise ConfigError(
+                f"{self.client.batch_size}, but there are {len(data.dataset.y)} training examples in all",
+                key="client.batch_size",
+            )
+        module = self._module(data.dataset)
+        work = Work(module, data, self.client, torch.device(self.device))
+        executor = choose(self.executor, work)
+        return Assembly(self, executor, EXECUTORS[executor](work), Evaluator(work, self.evaluation.batch_size))
+
+    def _module(self, dataset: Dataset) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(self.seed, "model") >> 1)
+            try:
+                module = copy.deepcopy(self.model.build(dataset.shape, dataset.classes))
+            except ConfigError as error:
+                raise error.within("model") from None
+        check_module(module, dataset)
+        return module
+
+
+def check_module(module: nn.Module, dataset: Dataset) -> None:
+    """Refuse a model that cannot be trained on the data."""
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ConfigError("the model has no trainable parameters", key="model")
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
+            raise ConfigError(
+                f"layer {name!r} ({type(layer).__name__}) keeps running statistics, which are not averaged yet; "
+                "use GroupNorm or track_running_stats=False",
+                key="model",
+            )
+    module.eval()
+    try:
+        with torch.no_grad():
+            outputs = module(dataset.prepare(dataset.x[:2]))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"the model does not take inputs of shape {list(dataset.shape)}: {reason}", key="model"
+        ) from error
+    expected = (min(2, len(dataset.x)), dataset.classes)
+    shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if shape != expected:
+        raise ConfigError(
+            f"the model's output for {expected[0]} inputs is {shape}, but the labels need {expected}: "
+            f"one score for each of {dataset.classes} classes",
+            key="model",
+        )
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """An experiment ready to run."""
+
+    experiment: Experiment
+    executor_name: Literal["sequential", "vectorised"]
+    executor: Executor
+    evaluate: Evaluator
+
+    @property
+    def work(self) -> Work:
+        return self.executor.work

@@ -1,0 +1,181 @@
+"""The run folder: what a run leaves behind, written so that it is whole at any moment.
+
+config.toml        the complete experiment
+metrics.jsonl      one line an evaluation
+updates.npy        one row a trip that ended (`numpy.load`, also while the run goes on)
+model.safetensors  the last x, under the model's own parameter names
+summary.json       the result, once there is one
+status.json        running, finished, interrupted or failed; versions and hardware
+checkpoint/        what `resume` needs
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import platform
+import shutil
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+
+from offbeat.errors import RunFolderError
+from offbeat.version import __version__
+
+UPDATE = np.dtype(
+    [
+        ("sent", "<f8"),  # virtual seconds
+        ("time", "<f8"),  # when it arrived or was given up
+        ("client", "<i4"),
+        ("version", "<i4"),  # of the model that it started from
+        ("staleness", "<i4"),
+        ("steps", "<i4"),
+        ("bytes", "<i8"),
+        ("status", "u1"),  # see STATUS
+    ]
+)
+STATUS = ("aggregated", "lost", "late")
+
+
+def write_atomic(path: pathlib.Path, body: bytes) -> None:
+    """The file is there whole or as it was before."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as out:
+            out.write(body)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
+    write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{path.parent} is not a run folder: it has no {path.name}") from error
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}") from error
+    return value
+
+
+class UpdateLog:
+    """Rows appended to a .npy file, whose header has room for the count to grow in place."""
+
+    FLUSH = 4096
+
+    def __init__(self, path: pathlib.Path, rows: int = 0) -> None:
+        """Open for appending after the first `rows` rows; what is behind them is dropped."""
+        self.rows = rows
+        self._pending: list[tuple[Any, ...]] = []
+        self._file: BinaryIO = path.open("r+b" if path.exists() else "w+b")
+        self._file.truncate(len(self._header()) + rows * UPDATE.itemsize)
+        self._write_header()
+        self._file.seek(0, os.SEEK_END)
+
+    def append(self, row: tuple[Any, ...]) -> None:
+        self._pending.append(row)
+        if len(self._pending) >= self.FLUSH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Rows first, then the count: a reader never sees a row that is not there."""
+        if self._pending:
+            self._file.write(np.array(self._pending, dtype=UPDATE).tobytes())
+            self._file.flush()
+            self.rows += len(self._pending)
+            self._pending.clear()
+            self._write_header()
+            self._file.seek(0, os.SEEK_END)
+
+    def close(self) -> None:
+        self.flush()
+        self._file.close()
+
+    def _header(self) -> bytes:
+        header = io.BytesIO()
+        npy.write_array_header_1_0(
+            header, {"descr": npy.dtype_to_descr(UPDATE), "fortran_order": False, "shape": (self.rows,)}
+        )
+        return header.getvalue()
+
+    def _write_header(self) -> None:
+        self._file.seek(0)
+        self._file.write(self._header())
+        self._file.flush()
+
+
+class RunFolder:
+    """An open run folder, to be continued after the given number of metrics bytes and update rows."""
+
+    def __init__(self, path: pathlib.Path, metrics_bytes: int, update_rows: int, data_dir: str | None = None) -> None:
+        self.path = path
+        self.data_dir = data_dir or recorded(path).get("data_dir")
+        metrics = path / "metrics.jsonl"
+        self._metrics: BinaryIO = metrics.open("r+b" if metrics.exists() else "w+b")
+        self._metrics.truncate(metrics_bytes)
+        self._metrics.seek(0, os.SEEK_END)
+        self.updates = UpdateLog(path / "updates.npy", update_rows)
+
+    @classmethod
+    def create(cls, path: pathlib.Path, config: str, data_dir: str | None) -> RunFolder:
+        """Begin a new run."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            hint = f"; continue it with: offbeat resume {path}" if (path / "config.toml").is_file() else ""
+            raise RunFolderError(f"{path} exists and is not empty{hint}")
+        try:
+            (path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            write_atomic(path / "config.toml", config.encode())
+            return cls(path, 0, 0, data_dir)
+        except OSError as error:
+            raise RunFolderError(f"cannot write into {path}: {error.strerror}") from error
+
+    @property
+    def metrics_bytes(self) -> int:
+        return self._metrics.tell()
+
+    def metric(self, line: Mapping[str, Any]) -> None:
+        self._metrics.write((json.dumps(line) + "\n").encode())
+        self._metrics.flush()
+        self.updates.flush()
+
+    def status(self, state: str, **more: Any) -> None:
+        write_json(self.path / "status.json", {"state": state, **more, "data_dir": self.data_dir, **environment()})
+
+    def close(self) -> None:
+        self._metrics.close()
+        self.updates.close()
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        self.close()
+        shutil.rmtree(self.path)
+
+
+def recorded(path: pathlib.Path) -> dict[str, Any]:
+    """The status of a run folder, empty where there is none."""
+    return read_json(path / "status.json") if (path / "status.json").is_file() else {}
+
+
+def environment() -> dict[str, Any]:
+    """What the figures were made with."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "offbeat": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+    }

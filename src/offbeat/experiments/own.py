@@ -1,0 +1,109 @@
+"""What users bring along: their own models, data and partitions, as objects or as names ("package.module:thing")."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from offbeat.data import Dataset, Partition, Source, from_datasets
+from offbeat.errors import ConfigError, DataError
+from offbeat.models import Model
+
+
+def resolve(path: str) -> Any:
+    """The thing that "package.module:thing" names."""
+    module_name, _, thing = path.partition(":")
+    here = str(pathlib.Path.cwd())
+    if here not in sys.path:  # as `python -m` has it; console scripts do not
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"cannot import {module_name!r} of {path!r}: {error}", key="name") from error
+    for part in thing.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{module_name!r} has no {thing!r}", key="name")
+        found = getattr(found, part)
+    return found
+
+
+def name_of(thing: object) -> str:
+    """The name under which `resolve` finds a function or class again (an instance goes by its class)."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def call(function: Callable[..., Any], offered: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Call with the user's options, and with as much of what is offered as the function asks for by name."""
+    if not callable(function):
+        raise ConfigError(f"{function!r} is not a function or class", key="name")
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        parameters = inspect.signature(lambda: None).parameters
+    wanted = {name: value for name, value in offered.items() if name in parameters}
+    try:
+        return function(**(wanted | dict(options)))
+    except TypeError as error:
+        raise ConfigError(
+            f"{name_of(function)} cannot be called with {sorted(wanted | dict(options))}: {error}"
+        ) from error
+
+
+@dataclass(kw_only=True, frozen=True)
+class OwnModel(Model):
+    """A user's module, or what makes one.  It is offered `shape` and `classes` of the data."""
+
+    make: nn.Module | Callable[..., nn.Module]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        offered = {"shape": shape, "classes": classes}
+        made = self.make if isinstance(self.make, nn.Module) else call(self.make, offered, self.options)
+        if not isinstance(made, nn.Module):
+            raise ConfigError(f"{name_of(self.make)} gave {type(made).__name__}, not a torch.nn.Module", key="name")
+        return made
+
+
+@dataclass(kw_only=True, frozen=True)
+class OwnSource(Source):
+    """A user's data: a `Dataset`, or a function that gives one, or gives (train, test) torch data sets."""
+
+    make: Dataset | Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, folder: pathlib.Path) -> Dataset:
+        made = self.make if isinstance(self.make, Dataset) else call(self.make, {"folder": folder}, self.options)
+        if isinstance(made, tuple) and len(made) == 2:
+            return from_datasets(*made)
+        if not isinstance(made, Dataset):
+            raise DataError(
+                f"{name_of(self.make)} gave {type(made).__name__}; offbeat.Dataset or (train, test) expected"
+            )
+        return made
+
+
+@dataclass(kw_only=True, frozen=True)
+class OwnPartition(Partition):
+    """A user's partition: one array of indices a client, or a function of labels, clients and rng that gives them."""
+
+    make: Sequence[Any] | Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fixed(self) -> int | None:
+        """The number of clients that a list of parts is for."""
+        return None if callable(self.make) else len(self.make)
+
+    def split(self, labels: Any, clients: int, rng: np.random.Generator) -> list[Any]:
+        if callable(self.make):
+            return list(call(self.make, {"labels": labels, "clients": clients, "rng": rng}, self.options))
+        return list(self.make)

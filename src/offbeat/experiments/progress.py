@@ -1,0 +1,85 @@
+"""What is seen while a run goes on: a live line in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from offbeat.experiments.run import Glance
+
+PLAIN_SECONDS = 5.0  # between two plain lines
+
+
+def headline(glance: Glance) -> str:
+    """The figures of the moment in one short line."""
+    tally = glance.tally
+    accuracy = f"{100 * glance.metrics[-1]['accuracy']:.1f} %" if glance.metrics else "–"
+    speed = tally.client_steps / tally.wall_seconds if tally.wall_seconds else 0.0
+    return (
+        f"{tally.virtual_seconds:,.0f} s virtual  acc {accuracy}  τ {tally.staleness_mean:.1f}/{tally.staleness_max}"
+        f"  {speed:,.0f} steps/s"
+    )
+
+
+def done(glance: Glance) -> float:
+    """Share of the run that is behind us: by rounds or by virtual time, whichever ends it first."""
+    shares = [glance.tally.version / glance.rounds]
+    if glance.virtual_limit:
+        shares.append(glance.tally.virtual_seconds / glance.virtual_limit)
+    return min(1.0, max(shares))
+
+
+class _Headline(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["headline"], no_wrap=True, overflow="ellipsis")
+
+
+class Display:
+    """A context in which runs report.  `watch` is given to a run and called a few times a second."""
+
+    def __init__(self, console: Console, label: str, quiet: bool = False) -> None:
+        self.console, self.label, self.quiet = console, label, quiet
+        self.live = console.is_terminal and not quiet
+        self._last = time.monotonic()
+        self._seen = 0
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None if console.width > 130 else 10),
+            TextColumn("{task.fields[version]}"),
+            _Headline(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(label, total=1.0, headline="starting", version="")
+
+    def __enter__(self) -> Display:
+        if self.live:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self._bar.stop()
+
+    def watch(self, glance: Glance) -> None:
+        if self.quiet:
+            return
+        if self.live:
+            version = f"{glance.tally.version}" + (f"/{glance.rounds}" if glance.virtual_limit is None else "")
+            self._bar.update(self._task, completed=done(glance), headline=headline(glance), version=version)
+        elif time.monotonic() - self._last > PLAIN_SECONDS and len(glance.metrics) > self._seen:
+            self._last, self._seen = time.monotonic(), len(glance.metrics)
+            share = done(glance)
+            left = glance.tally.wall_seconds * (1 - share) / share if share else 0.0
+            self.console.print(
+                f"{self.label}: round {glance.tally.version}, {headline(glance)}, about {left:.0f} s left",
+                soft_wrap=True, highlight=False,
+            )  # fmt: skip

@@ -1,0 +1,336 @@
+"""Run an experiment, or go on with one."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from offbeat.algorithms import ALGORITHMS, Algorithm
+from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated
+from offbeat.errors import DivergenceError, OffbeatError
+from offbeat.experiments import checkpoint
+from offbeat.experiments.experiment import Assembly
+from offbeat.experiments.folder import STATUS, RunFolder, write_atomic, write_json
+
+CHECKPOINT_SECONDS = 30.0
+CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
+WATCH_SECONDS = 0.1
+
+
+@dataclass
+class Tally:
+    """What has happened so far."""
+
+    version: int = 0
+    virtual_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    updates: int = 0  # aggregated
+    lost: int = 0
+    late: int = 0
+    client_steps: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+
+    @property
+    def staleness_mean(self) -> float:
+        return self.staleness_sum / self.updates if self.updates else 0.0
+
+    def count(self, outcome: Outcome) -> None:
+        self.virtual_seconds = outcome.now
+        self.version += outcome.stepped
+        if isinstance(outcome.event, Lost):
+            self.lost += 1
+        elif isinstance(outcome.event, Arrival):
+            self.client_steps += outcome.event.update.steps
+            self.bytes_up += outcome.event.update.wire_bytes
+            if outcome.aggregated:
+                self.updates += 1
+                self.staleness_sum += outcome.staleness
+                self.staleness_max = max(self.staleness_max, outcome.staleness)
+            else:
+                self.late += 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out."""
+
+    x: Tensor
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    folder: pathlib.Path | None = None
+    interrupted: bool = False
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.summary["accuracy"])
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What a progress display is shown."""
+
+    tally: Tally
+    rounds: int
+    virtual_limit: float | None
+    metrics: list[dict[str, Any]]
+
+
+Watch = Callable[[Glance], None]
+
+
+class Run:
+    """One run: the loop, what is recorded of it, and its state on disk."""
+
+    def __init__(self, assembly: Assembly, watch: Watch | None = None) -> None:
+        experiment = assembly.experiment
+        self.assembly, self.experiment = assembly, experiment
+        self.watch = watch or (lambda _: None)
+        self.transport = Simulated(experiment.world, assembly.executor, experiment.seed)
+        algorithm, dispatch = copy.deepcopy(experiment.algorithm), copy.deepcopy(experiment.dispatch)
+        work = assembly.work
+        self.loop = Loop(
+            algorithm, dispatch, experiment.world, self.transport, work.data.clients, work.steps, experiment.seed
+        )
+        algorithm.start(work.layout.read(work.module), work.data.clients, experiment.seed)
+        self.tally = Tally()
+        self.metrics: list[dict[str, Any]] = []
+        self.folder: RunFolder | None = None
+        self._wall_before = 0.0
+        self._started = time.monotonic()
+
+    # What a run does -------------------------------------------------------------------------------------------
+
+    def execute(self) -> Result:
+        """Run to the end, or until interrupted."""
+        self._started = time.monotonic()
+        fresh = not self.metrics
+        with _interrupts() as interrupted, self._ending():
+            if fresh:
+                self.loop.start()
+                self._evaluate()
+            saved = watched = self._started
+            pause = CHECKPOINT_SECONDS
+            while not self._finished() and not interrupted.is_set():
+                self._turn()
+                now = time.monotonic()
+                if now - watched > WATCH_SECONDS:
+                    watched = now
+                    self._show()
+                if self.folder and now - saved > pause:
+                    self._checkpoint()
+                    saved = time.monotonic()
+                    pause = max(CHECKPOINT_SECONDS, (saved - now) / CHECKPOINT_SHARE)
+            stopped = interrupted.is_set() and not self._finished()
+            return self._interrupt() if stopped else self._finish()
+
+    def _turn(self) -> None:
+        outcome = self.loop.turn()
+        self.tally.count(outcome)
+        self.tally.bytes_down = self.transport.bytes_down
+        if self.folder and isinstance(outcome.event, (Arrival, Lost)):
+            self.folder.updates.append(_row(outcome))
+        if outcome.stepped and (self.tally.version % self.experiment.evaluation.every == 0 or self._finished()):
+            self._evaluate()
+
+    def _finished(self) -> bool:
+        limit = self.experiment.virtual_seconds
+        return self.tally.version >= self.experiment.rounds or (
+            limit is not None and self.tally.virtual_seconds >= limit
+        )
+
+    def _evaluate(self) -> None:
+        accuracy, loss = self.assembly.evaluate(self.loop.algorithm.x)
+        tally = self._timed()
+        line = {
+            "version": tally.version,
+            "virtual_seconds": tally.virtual_seconds,
+            "accuracy": accuracy,
+            "loss": loss,
+            "staleness_mean": tally.staleness_mean,
+            "staleness_max": tally.staleness_max,
+            "updates": tally.updates,
+            "bytes_up": tally.bytes_up,
+            "bytes_down": tally.bytes_down,
+            "client_steps": tally.client_steps,
+            "wall_seconds": tally.wall_seconds,
+        }
+        self.metrics.append(line)
+        if self.folder:
+            self.folder.metric(line)
+        self._show()
+
+    def _timed(self) -> Tally:
+        self.tally.wall_seconds = self._wall_before + time.monotonic() - self._started
+        return self.tally
+
+    def _show(self) -> None:
+        experiment = self.experiment
+        self.watch(Glance(self._timed(), experiment.rounds, experiment.virtual_seconds, self.metrics))
+
+    # How it ends -----------------------------------------------------------------------------------------------
+
+    def _finish(self) -> Result:
+        if self.metrics[-1]["version"] != self.tally.version:
+            self._evaluate()
+        summary = self.summary()
+        if self.folder:
+            self._save_model()
+            self.folder.close()
+            write_json(self.folder.path / "summary.json", summary)
+            self.folder.status("finished")
+            checkpoint.clear(self.folder.path / "checkpoint")
+        return Result(self.loop.algorithm.x, summary, self.metrics, self.folder.path if self.folder else None)
+
+    def _interrupt(self) -> Result:
+        if self.folder:
+            self._checkpoint()
+            self.folder.close()
+            self.folder.status("interrupted", version=self.tally.version)
+        path = self.folder.path if self.folder else None
+        return Result(self.loop.algorithm.x, self.summary(), self.metrics, path, interrupted=True)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """A run that fails before it has made anything leaves no folder; a later one is whole and marked as failed."""
+        try:
+            yield
+        except OffbeatError as error:
+            if self.folder:
+                if isinstance(error, DivergenceError) and len(self.metrics) < 2:
+                    self.folder.discard()
+                else:
+                    self.folder.close()
+                    self.folder.status("failed", error=str(error), version=self.tally.version)
+            raise
+
+    def summary(self) -> dict[str, Any]:
+        tally, target = self._timed(), self.experiment.evaluation.target
+        accuracies = [line["accuracy"] for line in self.metrics]
+        last10 = accuracies[-10:]
+        reached = [line for line in self.metrics if target is not None and line["accuracy"] >= target]
+        wall = tally.wall_seconds
+        return {
+            "algorithm": algorithm_name(self.experiment.algorithm),
+            "seed": self.experiment.seed,
+            "accuracy": accuracies[-1],
+            "accuracy_last10": sum(last10) / len(last10),
+            "best_accuracy": max(accuracies),
+            "loss": self.metrics[-1]["loss"],
+            "target": target,
+            "target_seconds": reached[0]["virtual_seconds"] if reached else None,
+            "target_bytes_up": reached[0]["bytes_up"] if reached else None,
+            "rounds": tally.version,
+            "updates": tally.updates,
+            "lost": tally.lost,
+            "late": tally.late,
+            "virtual_seconds": tally.virtual_seconds,
+            "wall_seconds": wall,
+            "client_steps": tally.client_steps,
+            "client_steps_per_second": tally.client_steps / wall if wall else 0.0,
+            "bytes_up": tally.bytes_up,
+            "bytes_down": tally.bytes_down,
+            "staleness_mean": tally.staleness_mean,
+            "staleness_max": tally.staleness_max,
+            "clients": self.assembly.work.data.clients,
+            "parameters": self.assembly.work.layout.dim,
+            "executor": self.assembly.executor_name,
+            "device": self.experiment.device,
+        }
+
+    # What is on disk -------------------------------------------------------------------------------------------
+
+    def open(self, path: pathlib.Path, config: str, data_dir: str | None) -> None:
+        """Begin a new run folder."""
+        self.folder = RunFolder.create(path, config, data_dir)
+        self.folder.status("running")
+
+    def reopen(self, path: pathlib.Path) -> None:
+        """Go on where the newest whole checkpoint ends; at the beginning when there is none."""
+        state = checkpoint.load(path / "checkpoint", self.experiment.device)
+        if state is None:
+            self.folder = RunFolder(path, 0, 0)
+        else:
+            self.loop.load_state_dict(state["loop"])
+            self.transport.load_state_dict(state["transport"])
+            self.tally = Tally(**state["tally"])
+            self._wall_before = self.tally.wall_seconds
+            self.folder = RunFolder(path, state["metrics_bytes"], state["update_rows"])
+            lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            self.metrics = [json.loads(line) for line in lines]
+        self.folder.status("running")
+
+    def _checkpoint(self) -> None:
+        assert self.folder
+        self.folder.updates.flush()
+        checkpoint.save(
+            self.folder.path / "checkpoint",
+            {
+                "loop": self.loop.state_dict(),
+                "transport": self.transport.state_dict(),
+                "tally": asdict(self._timed()),
+                "metrics_bytes": self.folder.metrics_bytes,
+                "update_rows": self.folder.updates.rows,
+            },
+        )
+
+    def _save_model(self) -> None:
+        from safetensors.torch import save
+
+        assert self.folder
+        module = self.assembly.work.module
+        self.assembly.work.layout.write(module, self.loop.algorithm.x)
+        tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+        write_atomic(self.folder.path / "model.safetensors", save(tensors))
+
+
+def algorithm_name(algorithm: Algorithm) -> str:
+    """As in a TOML; a user's own goes by its class."""
+    return next((name for name, kind in ALGORITHMS.items() if type(algorithm) is kind), type(algorithm).__name__)
+
+
+def _row(outcome: Outcome) -> tuple[Any, ...]:
+    """A line of the update log, in the order of `folder.UPDATE`."""
+    event, now = outcome.event, outcome.now
+    assert isinstance(event, (Arrival, Lost))
+    job = event.job
+    if isinstance(event, Lost):
+        return event.sent, now, job.client, job.version, 0, job.steps, 0, STATUS.index("lost")
+    status = STATUS.index("aggregated" if outcome.aggregated else "late")
+    update = event.update
+    return event.sent, now, job.client, job.version, outcome.staleness, update.steps, update.wire_bytes, status
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """The first Ctrl-C (or SIGTERM) sets the event, so that the run can end in good order; the second one kills."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handler(number: int, frame: object) -> None:
+        event.set()
+        for each, old in before.items():
+            signal.signal(each, old)
+
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield event
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

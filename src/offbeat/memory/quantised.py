@@ -1,0 +1,85 @@
+"""One row of packed 8-, 4- or 2-bit numbers a client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from offbeat.memory.base import Memory
+from offbeat.seeds import torch_stream
+
+Bits = Literal[8, 4, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A quantised vector: codes, 8/bits of them in a byte, between lo and lo + (2^bits − 1)·u."""
+
+    codes: Tensor  # uint8
+    lo: float
+    u: float
+
+
+def quantise(x: Tensor, bits: int, noise: Tensor) -> Packed:
+    """Unbiased stochastic uniform quantisation, 2^bits levels between the smallest and the largest entry.
+
+    q = lo + u·⌊(x − lo)/u + U⌋ with U ~ [0, 1) given as `noise` and u = (hi − lo)/(2^bits − 1).
+    """
+    top = 2**bits - 1
+    low, high = torch.aminmax(x)
+    lo, u = low.item(), (high - low).item() / top
+    if u == 0.0:  # a constant vector
+        levels = torch.zeros_like(x, dtype=torch.uint8)
+    else:
+        levels = x.sub(lo).div_(u).add_(noise).floor_().clamp_(0, top).to(torch.uint8)
+    return Packed(pack(levels, bits), lo, u)
+
+
+def dequantise(q: Packed, bits: int, like: Tensor) -> Tensor:
+    return unpack(q.codes, bits, like.numel()).to(like.dtype).mul_(q.u).add_(q.lo)
+
+
+def pack(levels: Tensor, bits: int) -> Tensor:
+    """uint8 levels below 2^bits → bytes with 8/bits levels each, the last byte filled up with zeros."""
+    share = 8 // bits
+    if share == 1:
+        return levels
+    padded = torch.nn.functional.pad(levels, (0, -len(levels) % share)).view(-1, share)
+    packed = padded[:, 0].clone()
+    for place in range(1, share):
+        packed |= padded[:, place] << (bits * place)
+    return packed
+
+
+def unpack(codes: Tensor, bits: int, n: int) -> Tensor:
+    """The inverse of `pack`."""
+    share = 8 // bits
+    if share == 1:
+        return codes
+    places = [(codes >> (bits * place)) & (2**bits - 1) for place in range(share)]
+    return torch.stack(places, dim=-1).view(-1)[:n]
+
+
+@dataclass(kw_only=True)
+class Quantised(Memory):
+    """h_i ← Q(Δ_i), really stored in bits/8·d bytes.  The mean is that of the *stored* entries."""
+
+    bits: Bits = 4
+
+    def __getitem__(self, client: int) -> Tensor:
+        row = self.rows.get(client)
+        return torch.zeros_like(self.mean) if row is None else dequantise(Packed(*row), self.bits, self.mean)
+
+    def store(self, client: int, value: Tensor, key: int) -> None:
+        noise = torch.rand(value.shape, generator=torch_stream(key, device=value.device), device=value.device)
+        new = quantise(value, self.bits, noise)
+        change = dequantise(new, self.bits, self.mean).sub_(self[client])
+        self.mean = self.mean.add(change, alpha=1 / self.clients)
+        self.rows[client] = (new.codes, new.lo, new.u)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(codes.nbytes + 16 for codes, _, _ in self.rows.values())

@@ -1,0 +1,35 @@
+"""The two things that travel: a `Job` from the server to a client, an `Update` back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request to train.  `x` is shared between all jobs of one version, never copied and never changed."""
+
+    id: int
+    client: int
+    version: int  # of x: what the client downloads
+    x: Tensor
+    steps: int  # local steps that the client is asked for
+    seed: int  # everything random about this trip follows from it
+    extra: Mapping[str, Tensor] = field(default_factory=dict)  # what goes down beside x
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a client did with a job: delta = x_K − x, pointing downhill."""
+
+    job: int
+    client: int
+    version: int  # the version it started from
+    delta: Tensor
+    steps: int  # local steps that it really did
+    examples: int  # size of its data
+    wire_bytes: int  # what the upload cost
+    extra: Mapping[str, Tensor] = field(default_factory=dict)

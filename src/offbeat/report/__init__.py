@@ -1,0 +1,1 @@
+"""Results as tables and pictures; reads run folders and nothing else."""

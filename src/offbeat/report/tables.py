@@ -1,0 +1,66 @@
+"""Results as tables in a terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+
+def spread(values: Sequence[float], form: str = "{:.1f}", scale: float = 1.0) -> str:
+    """mean ± standard deviation (of the sample), or the value alone when there is one."""
+    scaled = [scale * value for value in values]
+    mean = form.format(statistics.fmean(scaled))
+    return f"{mean} ± {form.format(statistics.stdev(scaled))}" if len(scaled) > 1 else mean
+
+
+def size(count: float) -> str:
+    """Bytes in a readable unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """One row a label; several summaries under one label are seeds of the same experiment."""
+    first = next(iter(summaries.values()))[0]
+    target = first["target"]
+    seeds = max(len(group) for group in summaries.values())
+    table = Table(title=f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else None, title_style="dim")
+    table.add_column("", style="bold", overflow="fold", min_width=16)
+    columns = [
+        "accuracy %",
+        f"s to {100 * target:g} %" if target else "virtual s",
+        "rounds",
+        "bytes up",
+        "τ mean",
+        "τ max",
+    ]
+    for name in columns:
+        table.add_column(name, justify="right")
+    for label, group in summaries.items():
+        table.add_row(
+            label,
+            spread([s["accuracy_last10"] for s in group], scale=100),
+            _time(group, target),
+            f"{statistics.fmean(s['rounds'] for s in group):,.0f}",
+            size(statistics.fmean(s["bytes_up"] for s in group)),
+            f"{statistics.fmean(s['staleness_mean'] for s in group):.2f}",
+            str(max(s["staleness_max"] for s in group)),
+        )
+    return table
+
+
+def _time(group: Sequence[Mapping[str, Any]], target: float | None) -> str:
+    """Virtual seconds to the target; where some seeds never reach it, how many do."""
+    if target is None:
+        return spread([s["virtual_seconds"] for s in group])
+    reached = [s["target_seconds"] for s in group if s["target_seconds"] is not None]
+    if not reached:
+        return "never"
+    share = "" if len(reached) == len(group) else f" ({len(reached)} of {len(group)})"
+    return spread(reached, "{:.0f}") + share

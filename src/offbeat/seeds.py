@@ -1,0 +1,65 @@
+"""Named random streams: every random number follows from the seed and from what it is for.
+
+A key is a 64-bit integer hashed from a path such as (seed, "job", client, trip).  Nothing here has a state, so there
+is nothing to save in a checkpoint, and the n-th trip of a client has the same luck under every algorithm: comparisons
+are made on common random numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+
+import numpy as np
+import torch
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the increment of splitmix64
+
+
+def _mix(z: int) -> int:
+    """The finaliser of splitmix64: every input bit reaches every output bit."""
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+@functools.cache
+def _word(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def key(*path: int | str) -> int:
+    """The key of a path of integers and names."""
+    state = _GOLDEN
+    for part in path:
+        number = _word(part) if isinstance(part, str) else part
+        state = _mix((state + _GOLDEN) & _MASK ^ (number & _MASK))
+    return state
+
+
+def uniform(k: int) -> float:
+    """A number in [0, 1) with 53 random bits."""
+    return (_mix((k + _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def normal(k: int) -> float:
+    """A standard normal number (Box and Muller)."""
+    u, v = uniform(k), uniform(k ^ 0x5851F42D4C957F2D)
+    return math.sqrt(-2.0 * math.log(1.0 - u)) * math.cos(2.0 * math.pi * v)
+
+
+def exponential(k: int) -> float:
+    """An exponential number of mean one."""
+    return -math.log(1.0 - uniform(k))
+
+
+def stream(*path: int | str) -> np.random.Generator:
+    """A NumPy generator for work that needs many numbers: shuffles, partitions."""
+    return np.random.Generator(np.random.Philox(key=key(*path)))
+
+
+def torch_stream(*path: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """The same for tensors."""
+    return torch.Generator(device=device).manual_seed(key(*path) >> 1)

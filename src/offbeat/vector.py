@@ -1,0 +1,65 @@
+"""A model as one vector x ∈ R^d.
+
+The server's mathematics is done on flat tensors, as in the papers.  A `Layout` knows where each parameter of a module
+lies in the vector and gives views into it, for one model (d,) or for a stack of models (n, d).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of a module's trainable parameters, in the order in which they lie in the vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        return cls(tuple(name for name, _ in named), tuple(p.shape for _, p in named))
+
+    @property
+    def sizes(self) -> list[int]:
+        return [math.prod(shape) for shape in self.shapes]
+
+    @property
+    def dim(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for two layouts exactly when their vectors mean the same."""
+        text = ";".join(f"{n}:{tuple(s)}" for n, s in zip(self.names, self.shapes, strict=True))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of (…, d), one a parameter: (…, *shape)."""
+        lead = flat.shape[:-1]
+        parts = torch.split(flat, self.sizes, dim=-1)
+        return {n: part.view(*lead, *s) for n, s, part in zip(self.names, self.shapes, parts, strict=True)}
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The inverse: one contiguous (…, d), a copy."""
+        lead = tensors[self.names[0]].ndim - len(self.shapes[0])
+        return torch.cat([tensors[name].flatten(start_dim=lead) for name in self.names], dim=-1)
+
+    def read(self, module: nn.Module) -> Tensor:
+        """The module's parameters as a new vector."""
+        return self.flatten({name: p.detach() for name, p in module.named_parameters() if p.requires_grad})
+
+    def write(self, module: nn.Module, flat: Tensor) -> None:
+        """Copy a vector into the module's parameters."""
+        views = self.unflatten(flat)
+        with torch.no_grad():
+            for name, p in module.named_parameters():
+                if p.requires_grad:
+                    p.copy_(views[name])
