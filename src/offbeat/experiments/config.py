@@ -89,11 +89,11 @@ def parse(table: Table) -> Experiment:
         if name not in valid:
             raise ConfigError(f"unknown key; {nearest(name, valid)}", key=name)
     values: Table = dict(table)
-    values["algorithm"] = _choose(Algorithm, table.get("algorithm", "ca2fl"), "algorithm")
-    values["client"] = _choose(ClientRule, table.get("client", "sgd"), "client")
+    values["algorithm"] = _choose(Algorithm, table.get("algorithm", {}), "algorithm", "ca2fl")
+    values["client"] = _choose(ClientRule, table.get("client", {}), "client", "sgd")
     values["dispatch"] = _dispatch(table.get("dispatch", {}), values["algorithm"])
-    values["model"] = _choose(Model, table.get("model", "lr"), "model")
-    values["data"] = _data(table.get("data", "digits"))
+    values["model"] = _choose(Model, table.get("model", {}), "model", "lr")
+    values["data"] = _data(table.get("data", {}))
     values["world"] = _plain(World, table.get("world", {}), "world")
     values["evaluation"] = _plain(Evaluation, table.get("evaluation", {}), "evaluation")
     return cast("Experiment", _make(Experiment, values, ""))
@@ -103,9 +103,9 @@ def _data(given: object) -> Data:
     """`clients` and `partition` stand in the data's table beside the source's own keys."""
     table = _table(given, "data")
     shared = {name: table.pop(name) for name in ("clients", "partition") if name in table}
-    values: Table = {"source": _choose(Source, table, "data", beside=("clients", "partition"))}
+    values: Table = {"source": _choose(Source, table, "data", "digits", beside=("clients", "partition"))}
     if "partition" in shared:
-        values["partition"] = _choose(Partition, shared["partition"], "data.partition")
+        values["partition"] = _choose(Partition, shared["partition"], "data.partition", "iid")
     if "clients" in shared:
         values["clients"] = shared["clients"]
     return cast("Data", _make(Data, values, "data"))
@@ -133,11 +133,11 @@ def _table(given: object, path: str) -> Table:
     raise ConfigError(f"{given!r} is neither a name nor a table", key=path)
 
 
-def _choose(base: type, given: object, path: str, beside: Sequence[str] = ()) -> Any:
+def _choose(base: type, given: object, path: str, default: str | None = None, beside: Sequence[str] = ()) -> Any:
     """Build the class that a table names."""
     table = _table(given, path)
     choices = CHOICES[base]
-    name = table.pop("name", None)
+    name = table.pop("name", default)
     if name is None:
         raise ConfigError(f"missing; valid: {', '.join(choices)}.", key=f"{path}.name")
     if not isinstance(name, str):
@@ -173,8 +173,14 @@ def _plain(kind: type, given: object, path: str, beside: Sequence[str] = ()) -> 
     for name, value in table.items():
         base = _base(annotations.get(name))
         if base is not None:
-            table[name] = _choose(base, value, f"{path}.{name}")
+            table[name] = _choose(base, value, f"{path}.{name}", _default_name(kind, name, CHOICES[base]))
     return _make(kind, table, path, beside)
+
+
+def _default_name(kind: type, field: str, choices: Mapping[str, type]) -> str | None:
+    """The name of what a class puts into this field by itself."""
+    factory: object = next(f.default_factory for f in fields(cast("Any", kind)) if f.name == field)
+    return next((name for name, choice in choices.items() if choice is factory), None)
 
 
 def _refuse(given: object, path: str) -> Table:

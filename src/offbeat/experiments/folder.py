@@ -11,6 +11,7 @@ checkpoint/        what `resume` needs
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -120,6 +121,7 @@ class RunFolder:
 
     def __init__(self, path: pathlib.Path, metrics_bytes: int, update_rows: int, data_dir: str | None = None) -> None:
         self.path = path
+        self._new: list[pathlib.Path] = []  # folders that this run has made, innermost first
         self.data_dir = data_dir or recorded(path).get("data_dir")
         metrics = path / "metrics.jsonl"
         self._metrics: BinaryIO = metrics.open("r+b" if metrics.exists() else "w+b")
@@ -133,10 +135,13 @@ class RunFolder:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             hint = f"; continue it with: offbeat resume {path}" if (path / "config.toml").is_file() else ""
             raise RunFolderError(f"{path} exists and is not empty{hint}")
+        new = [place for place in (path, *path.parents) if not place.exists()]
         try:
             (path / "checkpoint").mkdir(parents=True, exist_ok=True)
             write_atomic(path / "config.toml", config.encode())
-            return cls(path, 0, 0, data_dir)
+            folder = cls(path, 0, 0, data_dir)
+            folder._new = new
+            return folder
         except OSError as error:
             raise RunFolderError(f"cannot write into {path}: {error.strerror}") from error
 
@@ -159,7 +164,11 @@ class RunFolder:
     def discard(self) -> None:
         """Leave nothing behind."""
         self.close()
-        shutil.rmtree(self.path)
+        for place in self.path.iterdir():
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        for place in self._new:
+            with contextlib.suppress(OSError):  # not empty: somebody else uses it by now
+                place.rmdir()
 
 
 def recorded(path: pathlib.Path) -> dict[str, Any]:

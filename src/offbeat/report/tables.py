@@ -31,15 +31,9 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     target = first["target"]
     seeds = max(len(group) for group in summaries.values())
     table = Table(title=f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else None, title_style="dim")
-    table.add_column("", style="bold", overflow="fold", min_width=16)
-    columns = [
-        "accuracy %",
-        f"s to {100 * target:g} %" if target else "virtual s",
-        "rounds",
-        "bytes up",
-        "τ mean",
-        "τ max",
-    ]
+    table.add_column("", style="bold")
+    timed = f"s to {100 * target:g} %" if target else "virtual s"
+    columns = ("accuracy %", timed, "rounds", "bytes up", "τ mean / max")
     for name in columns:
         table.add_column(name, justify="right")
     for label, group in summaries.items():
@@ -49,8 +43,7 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             _time(group, target),
             f"{statistics.fmean(s['rounds'] for s in group):,.0f}",
             size(statistics.fmean(s["bytes_up"] for s in group)),
-            f"{statistics.fmean(s['staleness_mean'] for s in group):.2f}",
-            str(max(s["staleness_max"] for s in group)),
+            f"{statistics.fmean(s['staleness_mean'] for s in group):.2f} / {max(s['staleness_max'] for s in group)}",
         )
     return table
 
@@ -62,5 +55,5 @@ def _time(group: Sequence[Mapping[str, Any]], target: float | None) -> str:
     reached = [s["target_seconds"] for s in group if s["target_seconds"] is not None]
     if not reached:
         return "never"
-    share = "" if len(reached) == len(group) else f" ({len(reached)} of {len(group)})"
+    share = "" if len(reached) == len(group) else f" ({len(reached)}/{len(group)})"
     return spread(reached, "{:.0f}") + share

@@ -1,0 +1,5 @@
+"""`python -m offbeat`."""
+
+from offbeat.cli import main
+
+main(prog_name="offbeat")

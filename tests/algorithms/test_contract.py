@@ -1,0 +1,175 @@
+"""What every algorithm must do, whatever its rule."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from tests.support import Arrivals, Quadratics, job, update
+from torch import Tensor
+
+from offbeat.algorithms import ALGORITHMS, CA2FL, Algorithm
+from offbeat.engine import DISPATCHES, Arrival, Loop, Simulated
+from offbeat.errors import ConfigError
+from offbeat.world import Constant, HalfNormal, World
+
+EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def feed(algorithm: Algorithm, history: Arrivals, first: int, last: int, steps: bool = True) -> list[Tensor]:
+    """Play a part of a history from the current model; returns the models."""
+    models = [algorithm.x]
+    for n in range(first, last):
+        j = job(n, history.who[n], algorithm.version, algorithm.x)
+        algorithm.receive(j, update(j, torch.from_numpy(history.deltas[n]), history.examples[n]))
+        if steps and history.steps_after[n]:
+            algorithm.step()
+            models.append(algorithm.x)
+    return models
+
+
+def started(name: str, history: Arrivals, dtype: torch.dtype = torch.float32) -> Algorithm:
+    algorithm = ALGORITHMS[name]()
+    algorithm.start(torch.from_numpy(history.x0.copy()).to(dtype), history.clients)
+    return algorithm
+
+
+def history_for(name: str, seed: int = 0) -> Arrivals:
+    """FedAsync is defined for one update a step."""
+    return Arrivals(seed, buffer=1 if name == "fedasync" else 3)
+
+
+@EVERY
+def test_models_in_flight_are_never_changed(name: str) -> None:
+    history = history_for(name)
+    algorithm = started(name, history)
+    seen: list[tuple[Tensor, Tensor]] = []
+    for n in range(0, 48, 3):
+        seen.append((algorithm.x, algorithm.x.clone()))
+        feed(algorithm, history, n, n + 3)
+    assert all(torch.equal(model, copy_) for model, copy_ in seen)
+    assert len({id(model) for model, _ in seen}) == len(seen), "every version is a new tensor"
+
+
+@EVERY
+def test_updates_are_never_changed(name: str) -> None:
+    history = history_for(name)
+    before = history.deltas.copy()
+    feed(started(name, history), history, 0, 50)
+    assert (history.deltas == before).all()
+
+
+@EVERY
+def test_version_counts_steps_and_a_step_without_updates_keeps_x(name: str) -> None:
+    history = history_for(name)
+    algorithm = started(name, history)
+    algorithm.step()
+    assert algorithm.version == 1
+    torch.testing.assert_close(algorithm.x, torch.from_numpy(history.x0), rtol=0, atol=0)
+    feed(algorithm, history, 0, 50)
+    assert algorithm.version == 1 + sum(history.steps_after)
+
+
+@EVERY
+@pytest.mark.parametrize("cut", [1, 2, 7, 25])
+def test_a_saved_state_continues_identically_also_in_the_middle_of_a_buffer(name: str, cut: int) -> None:
+    history = history_for(name)
+    whole, first, second = (started(name, history) for _ in range(3))
+    feed(whole, history, 0, 50)
+    feed(first, history, 0, cut)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    feed(second, history, cut, 50)
+    assert torch.equal(second.x, whole.x)
+    assert second.version == whole.version
+
+
+@EVERY
+def test_a_second_start_forgets_the_first(name: str) -> None:
+    history = history_for(name)
+    algorithm = started(name, history)
+    feed(algorithm, history, 0, 49, steps=name == "fedasync")
+    algorithm.start(torch.from_numpy(history.x0.copy()), history.clients)
+    feed(algorithm, history, 0, 50)
+    fresh = started(name, history)
+    feed(fresh, history, 0, 50)
+    assert torch.equal(algorithm.x, fresh.x)
+
+
+@EVERY
+def test_dtype_is_kept(name: str) -> None:
+    history = history_for(name)
+    algorithm = started(name, history, torch.float64)
+    assert all(model.dtype == torch.float64 for model in feed(algorithm, history, 0, 20))
+
+
+@EVERY
+def test_rate_must_be_positive(name: str) -> None:
+    with pytest.raises(ConfigError, match="eta: 0 is not a number > 0"):
+        ALGORITHMS[name](eta=0)
+
+
+def simulate(
+    algorithm: Algorithm, trainer: Quadratics, steps: int, world: World, concurrency: int = 8, buffer: int = 4
+) -> Tensor:
+    """Run on quadratics under the algorithm's own dispatch; the mean of x over the last half."""
+    kind = DISPATCHES[algorithm.dispatches[0]]
+    dispatch = kind(concurrency=concurrency, **({"buffer": buffer} if hasattr(kind, "buffer") else {}))
+    clients = len(trainer.centres)
+    algorithm.start(torch.zeros(trainer.centres.shape[1]), clients)
+    loop = Loop(algorithm, dispatch, world, Simulated(world, trainer, 0), clients, lambda _: 1, seed=0)
+    loop.start()
+    total, seen = torch.zeros_like(algorithm.x), 0
+    while algorithm.version < steps:
+        if loop.turn().stepped and algorithm.version > steps / 2:
+            total, seen = total + algorithm.x, seen + 1
+    return total / seen
+
+
+@EVERY
+def test_converges_to_the_optimum_of_a_heterogeneous_quadratic(name: str) -> None:
+    """Equal delays, uniform participation: every rule has the optimum of the mean as its fixed point."""
+    trainer = Quadratics(torch.randn((16, 5), generator=torch.Generator().manual_seed(1)) * 3, lr=0.05, steps=2)
+    algorithm = ALGORITHMS[name](**({"alpha": 0.1} if name == "fedasync" else {}))
+    mean = simulate(algorithm, trainer, 3000, World(delay=Constant()))
+    assert (mean - trainer.optimum).norm() < 0.15 * trainer.centres.norm(dim=1).mean()
+
+
+def test_calibration_removes_the_noise_of_who_happens_to_arrive() -> None:
+    """The theory of CA²FL: FedBuff's distance to the optimum keeps a term that grows with the heterogeneity and the
+    delay; with cached updates it vanishes.  Measured on the last iterate, not on its mean."""
+
+    def distance(name: str, scale: float) -> float:
+        centres = torch.randn((16, 5), generator=torch.Generator().manual_seed(1)) * scale
+        trainer = Quadratics(centres, lr=0.2, steps=3)
+        algorithm = ALGORITHMS[name]()
+        simulate(algorithm, trainer, 400, World(delay=HalfNormal()))
+        return float((algorithm.x - trainer.optimum).norm())
+
+    low, high = distance("fedbuff", 1.0), distance("fedbuff", 10.0)
+    assert high > 5 * low, "FedBuff's error grows with the heterogeneity"
+    assert distance("ca2fl", 10.0) < 0.01 * high
+
+
+def test_arrivals_carry_the_job_that_they_answer() -> None:
+    """FedAsync needs the model that was pulled, also when x has moved on."""
+    trainer = Quadratics(torch.randn((6, 3)), lr=0.1, steps=1)
+    world = World(delay=HalfNormal())
+    algorithm = CA2FL()
+    algorithm.start(torch.zeros(3), 6)
+    loop = Loop(
+        algorithm, DISPATCHES["per-arrival"](concurrency=4), world, Simulated(world, trainer, 0), 6, lambda _: 1, 0
+    )
+    loop.start()
+    models = [algorithm.x]
+    for _ in range(60):
+        outcome = loop.turn()
+        assert isinstance(outcome.event, Arrival)
+        assert outcome.event.job.x is models[outcome.event.job.version]
+        assert outcome.staleness == len(models) - 1 - outcome.event.job.version
+        models.append(algorithm.x)
+    assert copy.copy(models[-1]) is not models[0]

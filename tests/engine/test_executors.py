@@ -1,0 +1,166 @@
+"""The vectorised executor against the plain one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from offbeat.clients import SGD, ClientRule, Prox
+from offbeat.data import Federated, from_arrays
+from offbeat.engine import EXECUTORS, Work, choose
+from offbeat.errors import ConfigError, DivergenceError
+from offbeat.messages import Job
+from offbeat.models import CNN, LR, MLP, Model
+from offbeat.seeds import key
+
+CPU = torch.device("cpu")
+SHAPE = (1, 8, 8)
+
+
+def federated(sizes: tuple[int, ...] = (1, 3, 10, 17, 40, 64), classes: int = 4) -> Federated:
+    """Clients of very unequal size: short last batches, unequal numbers of steps, one with a single example."""
+    rng = np.random.default_rng(0)
+    n = sum(sizes)
+    x, y = rng.standard_normal((n, *SHAPE), dtype=np.float32), rng.integers(classes, size=n)
+    return Federated.of(
+        from_arrays(x, y, x[:8], y[:8], classes=classes), np.split(rng.permutation(n), np.cumsum(sizes)[:-1])
+    )
+
+
+def work(module: nn.Module, rule: ClientRule, data: Federated | None = None) -> Work:
+    return Work(module, data or federated(), rule, CPU)
+
+
+def built(model: Model) -> nn.Module:
+    torch.manual_seed(0)
+    return model.build(SHAPE, 4)
+
+
+def jobs(w: Work, models: int = 2) -> list[Job]:
+    """One for each client, from different versions."""
+    x = w.layout.read(w.module)
+    versions = [x + 0.01 * torch.randn(x.shape, generator=torch.Generator().manual_seed(v)) for v in range(models)]
+    return [Job(i, i, i % models, versions[i % models], w.steps(i), key(9, i)) for i in range(w.data.clients)]
+
+
+def deltas(name: str, w: Work, js: list[Job]) -> Tensor:
+    updates = EXECUTORS[name](w).train(js)
+    assert [u.job for u in updates] == [j.id for j in js], "in the order of the jobs"
+    assert [u.examples for u in updates] == [w.data.size(j.client) for j in js]
+    return torch.stack([u.delta for u in updates])
+
+
+RULES = [
+    SGD(lr=0.1, epochs=2, batch_size=8),
+    SGD(lr=0.05, steps=7, batch_size=16, momentum=0.9, weight_decay=1e-2),
+    Prox(lr=0.1, epochs=3, batch_size=5, mu=0.5),
+]
+
+
+@pytest.mark.parametrize("model", [LR(), MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
+def test_both_executors_give_the_same_updates(model: Model, rule: ClientRule) -> None:
+    w = work(built(model), rule)
+    js = jobs(w)
+    plain, stacked = deltas("sequential", w, js), deltas("vectorised", w, js)
+    assert (plain.norm(dim=1) > 1e-3).all(), "everybody has moved"
+    torch.testing.assert_close(stacked, plain, rtol=1e-4, atol=2e-6)
+
+
+def test_the_plain_executor_is_a_torch_training_loop() -> None:
+    """Against torch.optim on a copy of the module, batch by batch."""
+    import copy
+
+    rule = SGD(lr=0.05, epochs=2, batch_size=8, momentum=0.9, weight_decay=1e-2)
+    w = work(built(MLP(hidden=(9,))), rule)
+    js = jobs(w, models=1)
+    for job, delta in zip(js, deltas("sequential", w, js), strict=True):
+        module = copy.deepcopy(w.module)
+        w.layout.write(module, job.x)
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
+        batches, counts = w.plan(job)
+        for batch, count in zip(batches, counts, strict=True):
+            index = torch.from_numpy(batch[:count])
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(module(w.inputs(index)), w.y[index]).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        torch.testing.assert_close(w.layout.read(module) - job.x, delta, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_the_same_jobs_give_the_same_bytes_and_leave_x_alone(name: str) -> None:
+    w = work(built(MLP()), RULES[0])
+    js = jobs(w)
+    before = [j.x.clone() for j in js]
+    assert torch.equal(deltas(name, w, js), deltas(name, w, js))
+    assert all(torch.equal(j.x, x) for j, x in zip(js, before, strict=True))
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_dropout_is_replayable_and_leaves_the_global_generator_alone(name: str) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+    w = work(module, RULES[0])
+    js = jobs(w)
+    first = deltas(name, w, js)
+    state = torch.get_rng_state()
+    torch.rand(5)
+    torch.set_rng_state(state)
+    assert torch.equal(deltas(name, w, js), first)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_frozen_and_unused_parameters(name: str) -> None:
+    """A frozen layer is no part of x; a parameter that the loss does not reach has gradient zero."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = nn.Linear(64, 64)
+            self.frozen.requires_grad_(False)
+            self.head = nn.Linear(64, 4)
+            self.unused = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(self.frozen(x.flatten(1)))
+            return out
+
+    w = work(Net(), SGD(lr=0.1, epochs=1, batch_size=8))
+    assert w.layout.dim == 64 * 4 + 4 + 12
+    moved = deltas(name, w, jobs(w))
+    assert not moved[:, -12:].any()
+    assert moved[:, :-12].any()
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_divergence_names_the_client_and_the_rate(name: str) -> None:
+    w = work(built(MLP()), SGD(lr=1e30, epochs=3, batch_size=4))
+    with pytest.raises(DivergenceError, match=r"client \d+ diverged .* client\.lr \(now 1e\+30\)"):
+        EXECUTORS[name](w).train(jobs(w))
+
+
+def test_auto_stacks_dense_models_and_not_convolutions_on_a_cpu() -> None:
+    rule = RULES[0]
+    assert choose("auto", work(built(MLP()), rule)) == "vectorised"
+    assert choose("auto", work(built(CNN()), rule)) == "sequential"
+    assert choose("vectorised", work(built(CNN()), rule)) == "vectorised"
+
+
+def test_a_model_that_cannot_be_stacked() -> None:
+    """`auto` falls back, `vectorised` says why not."""
+
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layer(x.flatten(1))
+            return out if out.sum().item() > 0 else -out
+
+    w = work(Branching(), RULES[0])
+    assert choose("auto", w) == "sequential"
+    with pytest.raises(ConfigError, match=r"executor: 'vectorised' cannot run this model: .*item"):
+        choose("vectorised", w)

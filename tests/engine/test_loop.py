@@ -1,0 +1,164 @@
+"""Properties of the engine under random worlds."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support import Quadratics
+
+from offbeat.algorithms import CA2FL, Algorithm, FedAvg, FedBuff
+from offbeat.engine import Arrival, Buffered, Dispatch, KeepBusy, Loop, Lost, PerArrival, Rounds, Simulated
+from offbeat.world import (
+    Always,
+    Availability,
+    Bernoulli,
+    Constant,
+    Delay,
+    Exponential,
+    HalfNormal,
+    LogNormal,
+    Uniform,
+    World,
+)
+
+CLIENTS = 12
+
+delays: st.SearchStrategy[Delay] = st.sampled_from(
+    [Constant(), Uniform(low=0.0, high=3.0), Exponential(spread=(0.1, 5.0)), HalfNormal(), LogNormal(sigma=2.0)]
+)
+availabilities: st.SearchStrategy[Availability] = st.sampled_from([Always(), Bernoulli(probability=0.3, slot=0.7)])
+worlds = st.builds(
+    World, delay=delays, availability=availabilities, loss=st.sampled_from([0.0, 0.1, 0.6]), trip_timeout=st.just(4.0)
+)
+
+
+@st.composite
+def dispatches(draw: st.DrawFn) -> Dispatch:
+    concurrency = draw(st.integers(1, CLIENTS))
+    kind = draw(st.sampled_from(["rounds", "deadline", "buffered", "keep-busy", "per-arrival"]))
+    buffer = draw(st.integers(1, concurrency))
+    return {
+        "rounds": Rounds(concurrency=concurrency),
+        "deadline": Rounds(concurrency=concurrency, deadline=1.5),
+        "buffered": Buffered(concurrency=concurrency, buffer=buffer),
+        "keep-busy": KeepBusy(concurrency=concurrency, buffer=buffer + 3),
+        "per-arrival": PerArrival(concurrency=concurrency),
+    }[kind]
+
+
+def build(world: World, dispatch: Dispatch, seed: int, algorithm: Algorithm | None = None, bulk: int = 64) -> Loop:
+    rule = algorithm or FedBuff()
+    rule.start(torch.zeros(3), CLIENTS)
+    trainer = Quadratics(torch.randn((CLIENTS, 3), generator=torch.Generator().manual_seed(1)), lr=0.1, steps=2)
+    trainer.bulk = bulk
+    return Loop(rule, dispatch, world, Simulated(world, trainer, seed), CLIENTS, lambda _: 2, seed)
+
+
+@given(worlds, dispatches(), st.integers(0, 1000))
+@settings(max_examples=120, deadline=None)
+def test_nothing_is_lost_twice_or_forgotten(world: World, dispatch: Dispatch, seed: int) -> None:
+    loop = build(world, dispatch, seed)
+    transport = loop.transport
+    assert isinstance(transport, Simulated)
+    loop.start()
+    arrived = lost = 0
+    ended: set[int] = set()
+    before = 0.0
+    for _ in range(150):
+        outcome = loop.turn()
+        assert outcome.now >= before, "the clock never goes back"
+        before = outcome.now
+        if isinstance(outcome.event, (Arrival, Lost)):
+            arrived += isinstance(outcome.event, Arrival)
+            lost += isinstance(outcome.event, Lost)
+            assert outcome.event.job.id not in ended, "a trip ends once"
+            ended.add(outcome.event.job.id)
+            assert outcome.now - outcome.event.sent <= 4.0 + 1e-9, "nothing outlasts the time-out"
+        flying = [job.client for job, _ in transport.flying.values()]
+        assert loop.jobs == arrived + lost + len(flying), "sent = arrived + lost + in flight"
+        assert len(set(flying)) == len(flying), "at most one job a client"
+        assert len(flying) == loop.pool.busy <= CLIENTS
+        if not isinstance(dispatch, Rounds):
+            assert len(flying) <= dispatch.concurrency
+
+
+@given(worlds, dispatches(), st.integers(0, 1000), st.integers(1, 60))
+@settings(max_examples=60, deadline=None)
+def test_a_state_saved_between_two_turns_goes_on_identically(
+    world: World, dispatch: Dispatch, seed: int, cut: int
+) -> None:
+    import copy
+
+    algorithm = CA2FL
+    whole = build(world, copy.deepcopy(dispatch), seed, algorithm())
+    first = build(world, copy.deepcopy(dispatch), seed, algorithm())
+    second = build(world, copy.deepcopy(dispatch), seed, algorithm())
+    whole.start()
+    first.start()
+    for _ in range(cut):
+        whole.turn()
+        first.turn()
+    file = io.BytesIO()
+    torch.save([first.state_dict(), first.transport.state_dict()], file)  # type: ignore[attr-defined]
+    file.seek(0)
+    loop_state, transport_state = torch.load(file, weights_only=True)
+    second.load_state_dict(loop_state)
+    second.transport.load_state_dict(transport_state)  # type: ignore[attr-defined]
+    for _ in range(60):
+        one, other = whole.turn(), second.turn()
+        assert (one.now, one.staleness, one.stepped, type(one.event)) == (
+            other.now, other.staleness, other.stepped, type(other.event),
+        )  # fmt: skip
+    assert torch.equal(whole.algorithm.x, second.algorithm.x)
+
+
+@given(dispatches(), st.integers(0, 100), st.sampled_from([1, 3, 64]))
+@settings(max_examples=40, deadline=None)
+def test_how_many_are_trained_at_once_does_not_matter(dispatch: Dispatch, seed: int, bulk: int) -> None:
+    import copy
+
+    one = build(World(), copy.deepcopy(dispatch), seed)
+    other = build(World(), copy.deepcopy(dispatch), seed, bulk=bulk)
+    one.start()
+    other.start()
+    for _ in range(80):
+        one.turn()
+        other.turn()
+    assert torch.equal(one.algorithm.x, other.algorithm.x)
+
+
+def test_the_same_client_has_the_same_luck_under_every_algorithm() -> None:
+    """Common random numbers: the n-th trip of a client takes the same time whatever the server does."""
+
+    def trips(dispatch: Dispatch, algorithm: Algorithm) -> dict[tuple[int, int], float]:
+        loop = build(World(delay=LogNormal()), dispatch, 5, algorithm)
+        loop.start()
+        seen: dict[tuple[int, int], float] = {}
+        count = [0] * CLIENTS
+        for _ in range(200):
+            outcome = loop.turn()
+            if isinstance(outcome.event, Arrival):
+                client = outcome.event.job.client
+                seen[client, count[client]] = round(outcome.now - outcome.event.sent, 9)
+                count[client] += 1
+        return seen
+
+    one, other = trips(Rounds(concurrency=4), FedAvg()), trips(PerArrival(concurrency=7), FedBuff())
+    shared = one.keys() & other.keys()
+    assert len(shared) > 50
+    assert all(one[trip] == other[trip] for trip in shared)
+
+
+def test_drawing_is_uniform() -> None:
+    loop = build(World(delay=Constant()), Rounds(concurrency=3), 0)
+    loop.start()
+    counts = [0] * CLIENTS
+    for _ in range(12_000):
+        event = loop.turn().event
+        assert isinstance(event, Arrival)
+        counts[event.job.client] += 1
+    # 12,000 draws, 1,000 expected each; six standard deviations of a binomial are about 182.
+    assert all(abs(count - 1000) < 182 for count in counts)

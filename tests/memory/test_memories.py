@@ -1,0 +1,111 @@
+"""The per-client memories."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offbeat.memory import MEMORIES, Dense, Memory, Quantised
+from offbeat.memory.quantised import dequantise, pack, quantise, unpack
+
+EVERY = pytest.mark.parametrize("make", [Dense, *(lambda b=b: Quantised(bits=b) for b in (8, 4, 2))])
+
+
+def rows(memory: Memory, clients: int) -> torch.Tensor:
+    return torch.stack([memory[i] for i in range(clients)])
+
+
+@EVERY
+def test_the_mean_follows_what_is_stored(make: type[Memory]) -> None:
+    memory, rng = make(), torch.Generator().manual_seed(0)
+    memory.start(torch.zeros(31), 5)
+    assert not rows(memory, 5).any(), "zero until the first store"
+    for n in range(200):
+        memory.store(n * 7 % 5 if n > 20 else n % 3, torch.randn(31, generator=rng), n)
+        torch.testing.assert_close(memory.mean, rows(memory, 5).mean(dim=0), rtol=0, atol=1e-5)
+
+
+@EVERY
+def test_state_survives_a_round_trip(make: type[Memory]) -> None:
+    memory, copy = make(), make()
+    memory.start(torch.zeros(9), 4)
+    memory.store(2, torch.randn(9), 1)
+    copy.start(torch.zeros(9), 4)
+    file = io.BytesIO()
+    torch.save(memory.state_dict(), file)
+    file.seek(0)
+    copy.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(rows(copy, 4), rows(memory, 4))
+    assert torch.equal(copy.mean, memory.mean)
+
+
+@EVERY
+def test_a_stored_value_is_a_copy(make: type[Memory]) -> None:
+    memory, value = make(), torch.linspace(-1, 1, 16)
+    memory.start(value, 2)
+    memory.store(0, value, 0)
+    before = memory[0].clone()
+    value.zero_()
+    assert torch.equal(memory[0], before)
+
+
+@given(st.sampled_from([8, 4, 2]), st.integers(1, 67), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_unpacking_undoes_packing(bits: int, n: int, seed: int) -> None:
+    levels = torch.randint(2**bits, (n,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    packed = pack(levels, bits)
+    assert len(packed) == -(-n * bits // 8)
+    assert torch.equal(unpack(packed, bits, n), levels)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_quantisation_is_unbiased_and_off_by_less_than_a_level(bits: int) -> None:
+    x = torch.linspace(-2, 3, 50)
+    rng = torch.Generator().manual_seed(0)
+    draws = []
+    for _ in range(4000):
+        packed = quantise(x, bits, torch.rand(x.shape, generator=rng))
+        value = dequantise(packed, bits, x)
+        assert (value - x).abs().max() < packed.u * (1 + 1e-5)
+        draws.append(value)
+    u = 5 / (2**bits - 1)
+    # The error of a draw has a standard deviation of at most u/2; six standard errors of the mean of 4000.
+    assert (torch.stack(draws).mean(dim=0) - x).abs().max() < 6 * 0.5 * u / 4000**0.5
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_extreme_and_constant_vectors(bits: int) -> None:
+    x = torch.tensor([-1.0, 1.0, 1.0, -1.0])
+    for noise in (0.01, 0.5, 0.99):  # the ends are levels, so they come back whatever the noise
+        back = dequantise(quantise(x, bits, torch.full((4,), noise)), bits, x)
+        torch.testing.assert_close(back, x, rtol=0, atol=1e-6)
+    same = torch.full((5,), 0.25)
+    assert torch.equal(dequantise(quantise(same, bits, torch.rand(5)), bits, same), same)
+
+
+@pytest.mark.parametrize(("bits", "share"), [(8, 0.251), (4, 0.126), (2, 0.0635)])
+def test_packed_rows_really_are_small(bits: int, share: float) -> None:
+    """Measured on the storage itself, not computed from the number of bits."""
+    d, clients = 20_000, 12
+    dense, packed = Dense(), Quantised(bits=bits)  # type: ignore[arg-type]
+    for memory in (dense, packed):
+        memory.start(torch.zeros(d), clients)
+        for i in range(clients):
+            memory.store(i, torch.randn(d), i)
+    real = sum(codes.untyped_storage().nbytes() for codes, _, _ in packed.rows.values())
+    assert real <= share * sum(row.untyped_storage().nbytes() for row in dense.rows.values())
+    assert packed.nbytes <= share * dense.nbytes
+    assert packed.nbytes >= real
+
+
+def test_nothing_is_kept_for_a_client_that_was_never_seen() -> None:
+    for kind in MEMORIES.values():
+        memory = kind()
+        memory.start(torch.zeros(1000), 10**9)
+        memory.store(7, torch.ones(1000), 0)
+        assert len(memory.rows) == 1
+        assert memory.nbytes <= 4000

@@ -1,0 +1,56 @@
+"""What several tests need."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.messages import Job, Update
+
+SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
+
+
+def job(number: int, client: int, version: int, x: Tensor, steps: int = 3, seed: int = 0) -> Job:
+    return Job(id=number, client=client, version=version, x=x, steps=steps, seed=seed)
+
+
+def update(of: Job, delta: Tensor, examples: int = 10) -> Update:
+    return Update(
+        job=of.id, client=of.client, version=of.version, delta=delta, steps=of.steps, examples=examples, wire_bytes=0
+    )
+
+
+class Arrivals:
+    """A random history: who arrives, from which version, with which Δ, and after which arrivals the server steps."""
+
+    def __init__(self, seed: int, clients: int = 7, dim: int = 23, count: int = 50, buffer: int | None = None) -> None:
+        rng = np.random.default_rng(seed)
+        self.clients, self.dim = clients, dim
+        self.x0 = rng.standard_normal(dim).astype(np.float32)
+        self.who = [int(c) for c in rng.integers(clients, size=count)]
+        self.deltas = rng.standard_normal((count, dim)).astype(np.float32)
+        self.examples = [int(n) for n in rng.integers(1, 50, size=count)]
+        size = buffer or int(rng.integers(1, 6))
+        self.steps_after = [(n + 1) % size == 0 for n in range(count)]
+        self.lags = [int(n) for n in rng.integers(0, 6, size=count)]  # how old the pulled version is, at most
+
+
+class Quadratics:
+    """Clients with f_i(x) = ½‖x − c_i‖²: one local "training" is exact, heterogeneity is the spread of the centres."""
+
+    def __init__(self, centres: Tensor, lr: float, steps: int) -> None:
+        self.centres = centres
+        self.keep = (1 - lr) ** steps  # K steps of gradient descent shrink the distance to c_i by this
+        self.bulk = 64
+        self.upload_bytes = centres.shape[1] * 4
+
+    def train(self, jobs: Sequence[Job]) -> list[Update]:
+        return [update(j, (1 - self.keep) * (self.centres[j.client] - j.x)) for j in jobs]
+
+    @property
+    def optimum(self) -> Tensor:
+        return torch.mean(self.centres, dim=0)
