@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 from offbeat.errors import ConfigError
@@ -64,6 +65,6 @@ class Options:
         for field in fields(cast("Any", self)):  # every subclass is a dataclass
             value = getattr(self, field.name)
             for bound in _bounds(annotations[field.name]):
-                for number in value if isinstance(value, tuple) else (value,):
-                    if isinstance(number, (int, float)) and not bound.admits(number):
+                for number in value if isinstance(value, (tuple, list)) else (value,):
+                    if isinstance(number, Real) and not bound.admits(float(number)):
                         raise ConfigError(f"{value!r} is not {bound}", key=field.name)

@@ -3,7 +3,7 @@
 from offbeat.engine.dispatch import DISPATCHES, Buffered, Dispatch, KeepBusy, PerArrival, Rounds
 from offbeat.engine.evaluate import Evaluator
 from offbeat.engine.events import Arrival, Event, Lost, Outcome, Tick, Transport
-from offbeat.engine.executors import EXECUTORS, Executor, choose
+from offbeat.engine.executors import EXECUTORS, Executor, choose, threads
 from offbeat.engine.loop import Loop
 from offbeat.engine.simulated import Simulated, Trainer
 from offbeat.engine.work import Work
@@ -29,4 +29,5 @@ __all__ = [
     "Transport",
     "Work",
     "choose",
+    "threads",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
-from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated
+from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated, threads
 from offbeat.errors import DivergenceError, OffbeatError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.experiment import Assembly
@@ -117,7 +117,7 @@ class Run:
         """Run to the end, or until interrupted."""
         self._started = time.monotonic()
         fresh = not self.metrics
-        with _interrupts() as interrupted, self._ending():
+        with _interrupts() as interrupted, threads(self.assembly.work), self._ending():
             if fresh:
                 self.loop.start()
                 self._evaluate()

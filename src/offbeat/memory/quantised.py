@@ -43,24 +43,24 @@ def dequantise(q: Packed, bits: int, like: Tensor) -> Tensor:
 
 
 def pack(levels: Tensor, bits: int) -> Tensor:
-    """uint8 levels below 2^bits → bytes with 8/bits levels each, the last byte filled up with zeros."""
+    """uint8 levels below 2^bits → bytes with 8/bits levels each.
+
+    Byte j holds the levels j, j + m, j + 2m … (m bytes in all), so that only whole contiguous parts are shifted.
+    """
     share = 8 // bits
     if share == 1:
         return levels
-    padded = torch.nn.functional.pad(levels, (0, -len(levels) % share)).view(-1, share)
-    packed = padded[:, 0].clone()
+    parts = torch.nn.functional.pad(levels, (0, -len(levels) % share)).view(share, -1)
+    packed = parts[0].clone()
     for place in range(1, share):
-        packed |= padded[:, place] << (bits * place)
+        packed |= parts[place] << (bits * place)
     return packed
 
 
 def unpack(codes: Tensor, bits: int, n: int) -> Tensor:
     """The inverse of `pack`."""
-    share = 8 // bits
-    if share == 1:
-        return codes
-    places = [(codes >> (bits * place)) & (2**bits - 1) for place in range(share)]
-    return torch.stack(places, dim=-1).view(-1)[:n]
+    mask = 2**bits - 1
+    return torch.cat([(codes >> shift) & mask for shift in range(0, 8, bits)])[:n]
 
 
 @dataclass(kw_only=True)

@@ -51,8 +51,10 @@ class Bernoulli(Availability):
         return (self._slot(now) + 1) * self.slot
 
     def _slot(self, now: float) -> int:
-        # A hair forward, so that the moment (n+1)·slot falls into slot n + 1 whatever its rounding.
-        return math.floor(now / self.slot + 1e-9)
+        n = math.floor(now / self.slot)
+        while (n + 1) * self.slot <= now:  # the quotient may be rounded down at a slot's very beginning
+            n += 1
+        return n
 
 
 AVAILABILITIES: dict[str, type[Availability]] = {"always": Always, "bernoulli": Bernoulli}

@@ -66,7 +66,7 @@ class Exponential(Delay):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ordered(*self.spread)
+        _ordered(*self.spread, key="spread")
 
     def seconds(self, trip: Trip) -> float:
         low, high = self.spread
@@ -164,9 +164,9 @@ def given(values: tuple[float, ...], client: int, name: str) -> float:
     return values[client]
 
 
-def _ordered(low: float, high: float) -> None:
+def _ordered(low: float, high: float, key: str = "low") -> None:
     if low > high:
-        raise ConfigError(f"{low:g} is above the upper end, {high:g}", key="low")
+        raise ConfigError(f"{low:g} is above the upper end, {high:g}", key=key)
 
 
 DELAYS: dict[str, type[Delay]] = {

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from offbeat.engine.executors.base import Executor
+from offbeat.engine.executors.base import Executor, threads
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
@@ -17,7 +17,7 @@ EXECUTORS: dict[str, type[Executor]] = {"sequential": Sequential, "vectorised": 
 
 Choice = Literal["auto", "sequential", "vectorised"]
 
-__all__ = ["EXECUTORS", "Choice", "Executor", "Sequential", "Vectorised", "choose"]
+__all__ = ["EXECUTORS", "Choice", "Executor", "Sequential", "Vectorised", "choose", "threads"]
 
 
 def choose(name: Choice, work: Work) -> Literal["sequential", "vectorised"]:

@@ -66,7 +66,7 @@ class Vectorised(Executor):
         y = y.detach().requires_grad_()
         outputs = self._forward(self.work.layout.unflatten(y), self.work.inputs(batch))
         losses = cross_entropy(outputs.flatten(0, 1), self.work.y[batch].flatten(), reduction="none")
-        (g,) = torch.autograd.grad(losses.dot(weight.flatten()), y)
+        (g,) = torch.autograd.grad(losses.dot(weight.flatten().to(losses.dtype)), y)
         return g
 
     def _plan(self, jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:

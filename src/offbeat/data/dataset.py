@@ -1,0 +1,148 @@
+"""A data set in memory, and the same divided among clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from offbeat.errors import DataError
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled examples for training and test.
+
+    Images may stay uint8, a quarter of the memory; `prepare` turns them into floats in [0, 1] when a batch is used,
+    and standardises them by channel where a mean and a standard deviation are given.
+    """
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
+            if len(x) != len(y) or len(x) == 0:
+                raise DataError(f"{part} data: {len(x)} examples with {len(y)} labels")
+            if y.dtype != torch.int64 or y.ndim != 1:
+                raise DataError(f"{part} labels: one integer an example expected, got {y.dtype} of {list(y.shape)}")
+            low, high = int(y.min()), int(y.max())
+            if low < 0 or high >= self.classes:
+                raise DataError(f"{part} labels: {low} to {high}, but there are {self.classes} classes")
+            if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+                raise DataError(f"{part} data: not every input is finite")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if values is not None and len(values) != self.shape[0]:
+                raise DataError(f"{name}: {len(values)} values for {self.shape[0]} channels")
+        if self.x.shape[1:] != self.test_x.shape[1:]:
+            raise DataError(f"training inputs are {list(self.x.shape[1:])}, test inputs {list(self.test_x.shape[1:])}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.x.shape[1:])
+
+    def prepare(self, raw: Tensor) -> Tensor:
+        """(…, *shape) as stored → floats as the model sees them."""
+        x = raw.float() / 255 if raw.dtype == torch.uint8 else raw
+        if self.mean is None or self.std is None:
+            return x
+        spread = (-1,) + (1,) * (len(self.shape) - 1)
+        return (x - x.new_tensor(self.mean).view(spread)) / x.new_tensor(self.std).view(spread)
+
+
+def from_arrays(x: Any, y: Any, test_x: Any, test_y: Any, classes: int | None = None) -> Dataset:
+    """A data set from arrays or tensors.  uint8 inputs are read as 0…255, anything else as it is."""
+
+    def inputs(a: Any) -> Tensor:
+        t = torch.as_tensor(a)
+        return t if t.dtype == torch.uint8 else t.to(torch.float32)
+
+    def labels(a: Any) -> Tensor:
+        t = torch.as_tensor(a)
+        if t.is_floating_point():
+            raise DataError(f"labels: integers expected, got {t.dtype}")
+        return t.to(torch.int64)
+
+    y_, test_y_ = labels(y), labels(test_y)
+    if classes is None:
+        classes = max((int(part.max()) + 1 for part in (y_, test_y_) if part.numel()), default=0)
+    return Dataset(inputs(x), y_, inputs(test_x), test_y_, classes)
+
+
+class Pairs(Protocol):
+    """A map-style `torch.utils.data.Dataset` of (input, label) pairs, or a list of them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def from_datasets(train: Pairs | Iterable[Any], test: Pairs | Iterable[Any], classes: int | None = None) -> Dataset:
+    """A data set from two `torch.utils.data.Dataset`, map-style or iterable, read once into memory."""
+
+    def stack(items: Pairs | Iterable[Any]) -> tuple[Tensor, Tensor]:
+        # Indexing by length where there is one: a map-style Dataset need not raise IndexError at its end.
+        pairs = list(items) if isinstance(items, Iterable) else [items[i] for i in range(len(items))]
+        if not pairs:
+            raise DataError("the data set is empty")
+        return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.as_tensor(
+            [torch.as_tensor(y).item() for _, y in pairs]
+        )
+
+    return from_arrays(*stack(train), *stack(test), classes=classes)
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A data set divided among clients: client i has the examples order[offsets[i]:offsets[i + 1]]."""
+
+    dataset: Dataset
+    order: Indices
+    offsets: Indices
+
+    @classmethod
+    def of(cls, dataset: Dataset, parts: Sequence[Any]) -> Federated:
+        arrays = [np.asarray(part, dtype=np.int64).reshape(-1) for part in parts]
+        if not arrays:
+            raise DataError("the partition has no clients")
+        for client, part in enumerate(arrays):
+            if len(part) == 0:
+                raise DataError(f"client {client} has no data: every client needs at least one example")
+            if part.min() < 0 or part.max() >= len(dataset.y):
+                wrong = part.min() if part.min() < 0 else part.max()
+                raise DataError(f"client {client}: index {wrong} in a data set of {len(dataset.y)} examples")
+        return cls(dataset, np.concatenate(arrays), np.cumsum([0, *map(len, arrays)], dtype=np.int64))
+
+    @property
+    def clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Indices:
+        return np.diff(self.offsets)
+
+    def size(self, client: int) -> int:
+        return int(self.offsets[client + 1] - self.offsets[client])
+
+    def indices(self, client: int) -> Indices:
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def label_counts(self) -> Indices:
+        """(clients, classes): how many examples of each label a client has."""
+        owner = np.repeat(np.arange(self.clients), self.sizes)
+        counts = np.zeros((self.clients, self.dataset.classes), dtype=np.int64)
+        np.add.at(counts, (owner, self.dataset.y.numpy()[self.order]), 1)
+        return counts

@@ -1,0 +1,81 @@
+"""Where data files lie, and how they get there."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import http.client
+import os
+import pathlib
+import struct
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.errors import DataError
+
+CHUNK = 1 << 20
+
+
+def data_dir(given: str | os.PathLike[str] | None = None) -> pathlib.Path:
+    """The folder of all data sets: as given, else $OFFBEAT_DATA, else a cache folder of the user's."""
+    if given is not None:
+        return pathlib.Path(given)
+    if os.environ.get("OFFBEAT_DATA"):
+        return pathlib.Path(os.environ["OFFBEAT_DATA"])
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    return cache / "offbeat"
+
+
+def find(folder: pathlib.Path, names: Sequence[str], inside: Sequence[str] = ()) -> list[pathlib.Path] | None:
+    """The files of these names in the folder or in one of its subfolders `inside`; None unless all are there."""
+    for place in (folder, *(folder / sub for sub in inside)):
+        if all((place / name).is_file() for name in names):
+            return [place / name for name in names]
+    return None
+
+
+def fetch(folder: pathlib.Path, base: str, checksums: Mapping[str, str]) -> None:
+    """Download files with their md5 checksums into a folder; a file is there whole and right, or not at all."""
+    missing = [name for name in checksums if not (folder / name).is_file()]
+    for name in missing:
+        part = folder / f".{name}.{os.getpid()}.part"
+        try:
+            digest = hashlib.md5(usedforsecurity=False)
+            with urllib.request.urlopen(base + name, timeout=30) as response:
+                folder.mkdir(parents=True, exist_ok=True)
+                with part.open("wb") as out:
+                    while chunk := response.read(CHUNK):
+                        digest.update(chunk)
+                        out.write(chunk)
+            if digest.hexdigest() != checksums[name]:
+                raise DataError(f"{base}{name}: md5 {digest.hexdigest()}, expected {checksums[name]}; nothing kept")
+            part.replace(folder / name)
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            raise DataError(
+                f"{name} is not in {folder} and could not be downloaded from {base} ({error}).\n"
+                f"Put these files into {folder}: {', '.join(checksums)}\n"
+                "or name another folder with --data-dir or OFFBEAT_DATA."
+            ) from error
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+
+def read_idx(path: pathlib.Path) -> NDArray[np.uint8]:
+    """An IDX file of unsigned bytes, gzipped or not (the format of MNIST)."""
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        zero, kind, rank = struct.unpack_from(">HBB", raw)
+        shape = struct.unpack_from(f">{rank}I", raw, 4)
+        body = np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * rank)
+        if zero != 0 or kind != 0x08 or rank == 0 or body.size != np.prod(shape):
+            raise ValueError(f"header says type {kind:#x}, shape {shape}; {body.size} bytes follow")
+        return body.reshape(shape)
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
+        raise DataError(f"{path} is not a whole IDX file of bytes: {error}") from error

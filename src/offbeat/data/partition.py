@@ -1,0 +1,111 @@
+"""How a data set is divided among clients.  Every law gives each example to at most one client."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.errors import ConfigError
+from offbeat.options import Count, Options, Positive
+
+Indices = NDArray[np.int64]
+Rng = np.random.Generator
+
+
+class Partition(Options, ABC):
+    @abstractmethod
+    def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
+        """One array of example indices a client."""
+
+
+@dataclass(kw_only=True, frozen=True)
+class IID(Partition):
+    """Shuffled and dealt out evenly."""
+
+    def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
+        return np.array_split(rng.permutation(len(labels)), clients)
+
+
+@dataclass(kw_only=True, frozen=True)
+class Dirichlet(Partition):
+    """Each label's examples are divided in proportions drawn from Dir(alpha): small alpha, few labels a client.
+
+    A client left with fewer than `min_size` examples gets random ones from the largest clients, so that a draw is
+    mended rather than repeated until it happens to fit (at small alpha and many clients it never would).
+    """
+
+    alpha: Positive = 0.3
+    min_size: Count = 10
+
+    def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
+        shares: list[list[Indices]] = [[] for _ in range(clients)]
+        for label in range(int(labels.max()) + 1):
+            own = rng.permutation(np.flatnonzero(labels == label))
+            cuts = (np.cumsum(rng.dirichlet(np.full(clients, self.alpha)))[:-1] * len(own)).astype(np.int64)
+            for share, part in zip(shares, np.split(own, cuts), strict=True):
+                share.append(part)
+        return _top_up([np.concatenate(share) for share in shares], self.min_size, rng)
+
+
+@dataclass(kw_only=True, frozen=True)
+class Classes(Partition):
+    """Every client has examples of `classes` labels; each label is dealt out evenly among those that have it."""
+
+    classes: Count = 2
+
+    def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
+        total = int(labels.max()) + 1
+        if self.classes > total:
+            raise ConfigError(f"{self.classes} classes a client, but the data has {total}", key="classes")
+        owners: list[list[int]] = [[] for _ in range(total)]
+        for client in range(clients):  # the labels that the fewest have so far, ties broken at random
+            load = np.array([len(own) for own in owners]) + rng.random(total)
+            for label in np.argsort(load)[: self.classes]:
+                owners[int(label)].append(client)
+        shares: list[list[Indices]] = [[] for _ in range(clients)]
+        for label, own in enumerate(owners):
+            examples = rng.permutation(np.flatnonzero(labels == label))
+            for client, part in zip(own, np.array_split(examples, len(own)) if own else [], strict=True):
+                shares[client].append(part)
+        return [np.concatenate(share) for share in shares]
+
+
+@dataclass(kw_only=True, frozen=True)
+class Quantity(Partition):
+    """The same mix of labels for all, but unequal amounts: sizes in proportions drawn from Dir(alpha)."""
+
+    alpha: Positive = 0.5
+    min_size: Count = 10
+
+    def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
+        cuts = (np.cumsum(rng.dirichlet(np.full(clients, self.alpha)))[:-1] * len(labels)).astype(np.int64)
+        return _top_up(np.split(rng.permutation(len(labels)), cuts), self.min_size, rng)
+
+
+def _top_up(parts: list[Indices], min_size: int, rng: Rng) -> list[Indices]:
+    """Move random examples from the largest clients to those that have fewer than min_size."""
+    total = sum(map(len, parts))
+    if min_size * len(parts) > total:
+        raise ConfigError(f"{min_size} for {len(parts)} clients needs more than the {total} examples", key="min_size")
+    sizes = np.array([len(part) for part in parts])
+    for needy in np.flatnonzero(sizes < min_size):
+        while sizes[needy] < min_size:
+            rich = int(np.argmax(sizes))
+            moved = min(min_size - sizes[needy], sizes[rich] - min_size)
+            taken = rng.permutation(len(parts[rich]))[:moved]
+            parts[needy] = np.concatenate([parts[needy], parts[rich][taken]])
+            parts[rich] = np.delete(parts[rich], taken)
+            sizes[needy] += moved
+            sizes[rich] -= moved
+    return parts
+
+
+PARTITIONS: dict[str, type[Partition]] = {
+    "iid": IID,
+    "dirichlet": Dirichlet,
+    "classes": Classes,
+    "quantity": Quantity,
+}

@@ -1,0 +1,28 @@
+"""Small files to read and to serve."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import struct
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Serve = Callable[[Mapping[str, bytes]], str]
+Answer = Callable[[bytes], str]
+
+
+def idx(array: NDArray[np.uint8], zero: int = 0, kind: int = 0x08) -> bytes:
+    """As LeCun's page has it: two zero bytes, the type, the number of dimensions, their big-endian sizes, the bytes."""
+    return struct.pack(f">HBB{array.ndim}I", zero, kind, array.ndim, *array.shape) + array.tobytes()
+
+
+def md5(body: bytes) -> str:
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
+def listing(folder: pathlib.Path) -> list[str]:
+    """The names in a folder, hidden ones too; none where there is no folder."""
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

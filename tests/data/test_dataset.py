@@ -1,0 +1,225 @@
+"""A data set in memory, and the same divided among clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset, TensorDataset
+
+from offbeat.data import IID, Dataset, Federated, from_arrays, from_datasets
+from offbeat.errors import DataError
+
+X, Y = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
+
+
+def federated(parts: list[list[int]]) -> Federated:
+    return Federated.of(Dataset(X, Y, X, Y, 3), parts)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X[:3], Y, "3 examples with 4 labels"),
+        (X, Y[:2], "4 examples with 2 labels"),
+        (X[:0], Y[:0], "0 examples with 0 labels"),
+        (X, Y.int(), r"labels: one integer an example expected, got torch.int32 of \[4\]"),
+        (X, Y.float(), "got torch.float32"),
+        (X, Y[:, None], r"got torch.int64 of \[4, 1\]"),
+        (X, Y - 1, "labels: -1 to 1, but there are 3 classes"),
+        (X, Y + 1, "labels: 1 to 3, but there are 3 classes"),
+        (X.index_fill(0, torch.tensor([2]), torch.nan), Y, "not every input is finite"),
+        (X.index_fill(0, torch.tensor([2]), torch.inf), Y, "not every input is finite"),
+    ],
+)
+def test_what_cannot_be_data_is_refused_with_the_part_it_is_in(x: Tensor, y: Tensor, message: str) -> None:
+    with pytest.raises(DataError, match="^training.*" + message):
+        Dataset(x, y, X, Y, 3)
+    with pytest.raises(DataError, match="^test.*" + message):
+        Dataset(X, Y, x, y, 3)
+
+
+def test_training_and_test_inputs_have_one_shape() -> None:
+    with pytest.raises(DataError, match=r"training inputs are \[3\], test inputs \[1, 3\]"):
+        Dataset(X, Y, X[:, None], Y, 3)
+    assert Dataset(X[:, None], Y, X[:2, None], Y[:2], 3).shape == (1, 3)
+
+
+def test_bytes_become_floats_from_zero_to_one() -> None:
+    raw = torch.tensor([[0, 51, 255]] * 4, dtype=torch.uint8)
+    data = Dataset(raw, Y, raw, Y, 3)
+    assert data.x.dtype == torch.uint8, "they are stored as they came"
+    assert data.prepare(raw).dtype == torch.float32
+    assert torch.equal(data.prepare(raw)[0], torch.tensor([0.0, 0.2, 1.0]))
+
+
+def test_floats_stay_as_they_are() -> None:
+    x = torch.tensor([[-3.0, 0.5, 300.0]] * 4)
+    assert torch.equal(Dataset(x, Y, x, Y, 3).prepare(x), x)
+
+
+@pytest.mark.parametrize("lead", [(), (4,), (5, 2)], ids=["one", "a batch", "a stack of batches"])
+def test_standardised_by_channel(lead: tuple[int, ...]) -> None:
+    raw = torch.full((4, 2, 3, 3), 255, dtype=torch.uint8)
+    raw[:, 1] = 0
+    data = Dataset(raw, Y, raw, Y, 3, mean=(0.5, 0.25), std=(0.25, 0.5))
+    seen = data.prepare(raw[0].expand(*lead, 2, 3, 3))
+    assert seen.shape == (*lead, 2, 3, 3)
+    assert (seen[..., 0, :, :] == 2.0).all()  # (1 − 0.5) / 0.25
+    assert (seen[..., 1, :, :] == -0.5).all()  # (0 − 0.25) / 0.5
+
+
+def test_standardised_by_feature_where_inputs_are_flat() -> None:
+    x = torch.tensor([[1.0, 2.0, 3.0]] * 4)
+    data = Dataset(x, Y, x, Y, 3, mean=(1.0, 1.0, 1.0), std=(1.0, 2.0, 4.0))
+    assert torch.equal(data.prepare(x), torch.tensor([[0.0, 0.5, 0.5]] * 4))
+
+
+def test_from_arrays_takes_lists_arrays_and_tensors() -> None:
+    data = from_arrays([[1, 2], [3, 4]], np.array([0, 1], dtype=np.uint8), torch.tensor([[5, 6]]), [1])
+    assert data.x.dtype == data.test_x.dtype == torch.float32
+    assert data.x.tolist() == [[1, 2], [3, 4]]
+    assert data.test_x.tolist() == [[5, 6]]
+    assert data.y.dtype == torch.int64
+    assert data.y.tolist() == [0, 1]
+
+
+def test_from_arrays_keeps_bytes_as_bytes_and_halves_doubles() -> None:
+    data = from_arrays(np.zeros((2, 1), np.uint8), [0, 1], np.zeros((2, 1), np.uint8), [0, 1])
+    assert data.x.dtype == torch.uint8
+    assert from_arrays(np.zeros((2, 1)), [0, 1], np.zeros((2, 1)), [0, 1]).x.dtype == torch.float32
+
+
+def test_from_arrays_counts_classes_in_both_parts_unless_told() -> None:
+    x = np.zeros((2, 1))
+    assert from_arrays(x, [0, 1], x, [0, 4]).classes == 5
+    assert from_arrays(x, [0, 6], x, [0, 4]).classes == 7
+    assert from_arrays(x, [0, 1], x, [0, 4], classes=10).classes == 10
+    with pytest.raises(DataError, match="test labels: 0 to 4, but there are 2 classes"):
+        from_arrays(x, [0, 1], x, [0, 4], classes=2)
+
+
+def test_from_arrays_refuses_labels_that_are_not_integers() -> None:
+    x = np.zeros((2, 1))
+    with pytest.raises(DataError, match=r"labels: integers expected, got torch.float64"):
+        from_arrays(x, np.array([0.0, 1.0]), x, [0, 1])
+
+
+def test_from_arrays_refuses_empty_parts() -> None:
+    x, none = np.zeros((2, 1)), np.zeros(0, np.int64)
+    with pytest.raises(DataError, match="training data: 0 examples"):
+        from_arrays(x[:0], none, x, [0, 1])
+    with pytest.raises(DataError, match="test data: 0 examples"):
+        from_arrays(x, [0, 1], x[:0], none, classes=2)
+
+
+def test_from_arrays_blames_the_empty_part_also_when_it_counts_the_classes() -> None:
+    x = np.zeros((2, 1))
+    with pytest.raises(DataError) as caught:
+        from_arrays(x, [0, 1], x[:0], np.zeros(0, np.int64))
+    assert "test data: 0 examples" in str(caught.value)
+
+
+class Endless(TorchDataset[Any]):
+    """Map-style and legal: any index is answered, and only the length says where the end is."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.full((2,), float(index)), index % 3
+
+
+class Flow(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(torch.zeros(2), 0), (torch.ones(2), 1)])
+
+
+class SizedFlow(Flow):
+    """Legal too: a length, but no index."""
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_from_datasets_without_an_index_error_at_the_end() -> None:
+    data = from_datasets(Endless(5), Endless(3))
+    assert data.x.tolist() == [[i, i] for i in range(5)]
+    assert data.y.tolist() == [0, 1, 2, 0, 1]
+    assert (len(data.test_y), data.classes) == (3, 3)
+
+
+def test_from_datasets_of_tensors_and_lists() -> None:
+    pairs = TensorDataset(torch.arange(6, dtype=torch.uint8).view(3, 2), torch.tensor([2, 0, 1]))
+    data = from_datasets(pairs, [(np.array([7, 8], np.uint8), 1)], classes=5)
+    assert data.x.dtype == data.test_x.dtype == torch.uint8
+    assert data.x.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert data.y.tolist() == [2, 0, 1]
+    assert (data.test_x.tolist(), data.test_y.tolist()) == ([[7, 8]], [1])
+    assert data.classes == 5
+
+
+def test_from_datasets_that_can_only_be_iterated() -> None:
+    data = from_datasets(Flow(), SizedFlow())
+    assert data.x.tolist() == data.test_x.tolist() == [[0, 0], [1, 1]]
+    assert data.y.tolist() == data.test_y.tolist() == [0, 1]
+
+
+def test_from_datasets_refuses_an_empty_one() -> None:
+    with pytest.raises(DataError, match="empty"):
+        from_datasets(Endless(2), Endless(0))
+
+
+def test_clients_have_their_parts() -> None:
+    clients = federated([[3, 0], [1], [2]])
+    assert clients.clients == 3
+    assert clients.sizes.tolist() == [2, 1, 1]
+    assert [clients.size(i) for i in range(3)] == [2, 1, 1]
+    assert [clients.indices(i).tolist() for i in range(3)] == [[3, 0], [1], [2]]
+
+
+def test_label_counts() -> None:
+    assert federated([[3, 0], [1, 2]]).label_counts().tolist() == [[2, 0, 0], [0, 1, 1]]
+    assert federated([[1]]).label_counts().tolist() == [[0, 1, 0]], "a label that nobody has still has a column"
+
+
+def test_label_counts_of_many_clients_add_up() -> None:
+    labels = np.random.default_rng(0).integers(7, size=500)
+    x = np.zeros((500, 1))
+    data = from_arrays(x, labels, x, labels)
+    clients = Federated.of(data, IID().split(labels, 13, np.random.default_rng(1)))
+    counts = clients.label_counts()
+    np.testing.assert_array_equal(counts.sum(axis=0), np.bincount(labels))
+    np.testing.assert_array_equal(counts.sum(axis=1), clients.sizes)
+    np.testing.assert_array_equal(counts[4], np.bincount(labels[clients.indices(4)], minlength=7))
+
+
+def test_a_client_without_data_is_refused_and_named() -> None:
+    with pytest.raises(DataError, match=r"client 1 has no data"):
+        federated([[0, 1], [], [2]])
+    data = Dataset(X, Y, X, Y, 3)
+    with pytest.raises(DataError, match=r"client 4 has no data"):
+        Federated.of(data, IID().split(Y.numpy(), 6, np.random.default_rng(0)))
+
+
+def test_an_index_out_of_the_data_is_refused_and_named() -> None:
+    with pytest.raises(DataError, match="client 1: index 4 in a data set of 4 examples"):
+        federated([[0], [1, 4]])
+    with pytest.raises(DataError, match=r"client 0: index .* in a data set of 4 examples"):
+        federated([[0, -1], [1]])
+    with pytest.raises(DataError, match="no clients"):
+        federated([])
+
+
+def test_a_negative_index_is_the_one_that_is_named() -> None:
+    with pytest.raises(DataError) as caught:
+        federated([[0, -1], [1]])
+    assert "index -1" in str(caught.value)

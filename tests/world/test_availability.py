@@ -1,0 +1,102 @@
+"""Who is awake, and when that may change."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offbeat.errors import ConfigError
+from offbeat.seeds import key
+from offbeat.world import AVAILABILITIES, Always, Bernoulli
+
+# 0.1, 0.3 and their like are not exact in binary, so that n·slot / slot may round to just below n.
+SLOTS = st.sampled_from([1.0, 0.1, 0.3, 0.7, 1 / 3, 1e-3, 2.5, 60.1, 3600.0]) | st.floats(1e-3, 1e4)
+NUMBERS = st.integers(0, 10**6)
+
+
+def pattern(law: Bernoulli, now: float) -> list[bool]:
+    """Who of many is awake.  Two slots agree in it by chance with probability 2^−64."""
+    return [law.awake(client, key("client", client), now) for client in range(64)]
+
+
+def test_always() -> None:
+    assert all(Always().awake(c, key(c), t) for c in range(10) for t in (0.0, 1e9))
+    assert Always().next_change(5.0) == math.inf
+    assert AVAILABILITIES == {"always": Always, "bernoulli": Bernoulli}  # noqa: SIM300
+
+
+def test_each_client_has_its_own_rate() -> None:
+    rates, slots = (0.0, 0.1, 0.5, 0.9, 1.0), 20_000
+    law = Bernoulli(probability=rates, slot=0.1)
+    for client, rate in enumerate(rates):
+        share = np.mean([law.awake(client, key("client", client), (n + 0.5) * 0.1) for n in range(slots)])
+        assert abs(share - rate) <= 4 * math.sqrt(rate * (1 - rate) / slots)
+
+
+def test_one_rate_for_all() -> None:
+    law = Bernoulli(probability=0.3)
+    awake = np.array([[law.awake(c, key("client", c), float(n)) for n in range(200)] for c in range(200)])
+    assert abs(awake.mean() - 0.3) < 4 * math.sqrt(0.3 * 0.7 / awake.size)
+    # If slots or clients were coupled, the shares by client or by slot would scatter more than binomially.
+    for shares in (awake.mean(axis=0), awake.mean(axis=1)):
+        assert shares.var() == pytest.approx(0.3 * 0.7 / 200, rel=0.5)
+
+
+def test_neighbouring_slots_and_clients_are_independent() -> None:
+    law, n = Bernoulli(probability=0.5), 20_000
+    one, other = (np.array([law.awake(c, key("client", c), float(s)) for s in range(n)], float) for c in (0, 1))
+    assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 4 / math.sqrt(n)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 4 / math.sqrt(n)
+
+
+@given(SLOTS, NUMBERS, st.lists(st.floats(0, 0.999999), min_size=2, max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_nothing_changes_within_a_slot(slot: float, number: int, fractions: list[float]) -> None:
+    law = Bernoulli(slot=slot)
+    start = pattern(law, number * slot)
+    assert all(pattern(law, (number + fraction) * slot) == start for fraction in fractions)
+
+
+@given(SLOTS, NUMBERS, st.floats(0, 0.999999))
+@settings(max_examples=200, deadline=None)
+def test_the_next_change_is_later_and_in_the_next_slot(slot: float, number: int, fraction: float) -> None:
+    law = Bernoulli(slot=slot)
+    now = (number + fraction) * slot
+    then = law.next_change(now)
+    assert now < then <= (number + 1) * slot * (1 + 1e-12)
+    assert pattern(law, then) == pattern(law, (number + 1.5) * slot) != pattern(law, now)
+
+
+@pytest.mark.parametrize("slot", [0.1, 0.3, 1 / 3, 1e-3, 60.1])
+def test_going_from_change_to_change_misses_no_slot_and_repeats_none(slot: float) -> None:
+    law, now = Bernoulli(slot=slot), 0.0
+    for number in range(1, 5001):
+        now = law.next_change(now)
+        assert now == pytest.approx(number * slot, rel=1e-12)
+
+
+@pytest.mark.parametrize(("slot", "number"), [(0.1, 178_784_207), (3.9298055996854613, 17_080_280)])
+def test_the_next_change_is_later_also_after_a_long_time(slot: float, number: int) -> None:
+    now = number * slot
+    assert Bernoulli(slot=slot).next_change(now) > now
+
+
+def test_too_few_rates() -> None:
+    law = Bernoulli(probability=(0.5, 0.5))
+    law.awake(1, 0, 0.0)
+    with pytest.raises(ConfigError, match="probability: 2 values, but there is a client 2"):
+        law.awake(2, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [({"probability": 1.5}, "probability"), ({"probability": (0.5, -0.1)}, "probability"), ({"slot": 0.0}, "slot")],
+)
+def test_bounds(values: dict[str, float], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Bernoulli(**values)
+    assert caught.value.key == field
