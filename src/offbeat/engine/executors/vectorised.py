@@ -66,7 +66,7 @@ class Vectorised(Executor):
         y = y.detach().requires_grad_()
         outputs = self._forward(self.work.layout.unflatten(y), self.work.inputs(batch))
         losses = cross_entropy(outputs.flatten(0, 1), self.work.y[batch].flatten(), reduction="none")
-        (g,) = torch.autograd.grad(losses.dot(weight.flatten().to(losses.dtype)), y)
+        (g,) = torch.autograd.grad(losses.dot(weight.flatten()), y)
         return g
 
     def _plan(self, jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
@@ -74,8 +74,9 @@ class Vectorised(Executor):
         plans = [self.work.plan(job) for job in jobs]
         width = max(batches.shape[1] for batches, _ in plans)
         batches = np.zeros((jobs[0].steps, len(jobs), width), dtype=np.int64)
-        weights = np.zeros(batches.shape, dtype=np.float32)
+        weights = np.zeros(batches.shape)
         for row, (indices, counts) in enumerate(plans):
             batches[: len(indices), row, : indices.shape[1]] = indices
             weights[: len(indices), row] = (np.arange(width) < counts[:, None]) / counts[:, None]
-        return torch.from_numpy(batches).to(self.work.device), torch.from_numpy(weights).to(self.work.device)
+        device, dtype = self.work.device, jobs[0].x.dtype
+        return torch.from_numpy(batches).to(device), torch.from_numpy(weights).to(device, dtype)
