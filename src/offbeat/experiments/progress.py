@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from offbeat.experiments.run import Glance
@@ -33,9 +35,13 @@ def done(glance: Glance) -> float:
     return min(1.0, max(shares))
 
 
-class _Headline(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["headline"], no_wrap=True, overflow="ellipsis")
+class _Bar(Progress):
+    """A bar, and under it the figures of the moment."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text("  " + task.fields["headline"], no_wrap=True, overflow="ellipsis")
 
 
 class Display:
@@ -46,17 +52,16 @@ class Display:
         self.live = console.is_terminal and not quiet
         self._last = time.monotonic()
         self._seen = 0
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None if console.width > 130 else 10),
+        self._bar = _Bar(
+            TextColumn("[bold]{task.description}", markup=True),
+            BarColumn(bar_width=20),
             TextColumn("{task.fields[version]}"),
-            _Headline(),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
         )
-        self._task = self._bar.add_task(label, total=1.0, headline="starting", version="")
+        self._task = self._bar.add_task(escape(label), total=1.0, headline="starting", version="")
 
     def __enter__(self) -> Display:
         if self.live:
@@ -73,7 +78,9 @@ class Display:
         if self.quiet:
             return
         if self.live:
-            version = f"{glance.tally.version}" + (f"/{glance.rounds}" if glance.virtual_limit is None else "")
+            version = f"round {glance.tally.version:,}" + (
+                f" of {glance.rounds:,}" if glance.virtual_limit is None else ""
+            )
             self._bar.update(self._task, completed=done(glance), headline=headline(glance), version=version)
         elif time.monotonic() - self._last > PLAIN_SECONDS and len(glance.metrics) > self._seen:
             self._last, self._seen = time.monotonic(), len(glance.metrics)

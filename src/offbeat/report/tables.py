@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 
@@ -30,12 +31,13 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     first = next(iter(summaries.values()))[0]
     target = first["target"]
     seeds = max(len(group) for group in summaries.values())
-    table = Table(title=f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else None, title_style="dim")
-    table.add_column("", style="bold")
+    caption = "accuracy: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
+    table.add_column("", style="bold", overflow="fold")
     timed = f"s to {100 * target:g} %" if target else "virtual s"
-    columns = ("accuracy %", timed, "rounds", "bytes up", "τ mean / max")
+    columns = ("acc %", timed, "rounds", "up", "τ mean/max")
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for label, group in summaries.items():
         table.add_row(
             label,
@@ -43,7 +45,7 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             _time(group, target),
             f"{statistics.fmean(s['rounds'] for s in group):,.0f}",
             size(statistics.fmean(s["bytes_up"] for s in group)),
-            f"{statistics.fmean(s['staleness_mean'] for s in group):.2f} / {max(s['staleness_max'] for s in group)}",
+            f"{statistics.fmean(s['staleness_mean'] for s in group):.2f}/{max(s['staleness_max'] for s in group)}",
         )
     return table
 
