@@ -30,9 +30,9 @@ class Arrivals:
     def __init__(self, seed: int, clients: int = 7, dim: int = 23, count: int = 50, buffer: int | None = None) -> None:
         rng = np.random.default_rng(seed)
         self.clients, self.dim = clients, dim
-        self.x0 = rng.standard_normal(dim).astype(np.float32)
+        self.x0 = rng.standard_normal(dim)
         self.who = [int(c) for c in rng.integers(clients, size=count)]
-        self.deltas = rng.standard_normal((count, dim)).astype(np.float32)
+        self.deltas = rng.standard_normal((count, dim))
         self.examples = [int(n) for n in rng.integers(1, 50, size=count)]
         size = buffer or int(rng.integers(1, 6))
         self.steps_after = [(n + 1) % size == 0 for n in range(count)]
@@ -46,7 +46,12 @@ class Quadratics:
         self.centres = centres
         self.keep = (1 - lr) ** steps  # K steps of gradient descent shrink the distance to c_i by this
         self.bulk = 64
-        self.upload_bytes = centres.shape[1] * 4
+
+    def upload_bytes(self, job: Job) -> int:
+        return 4 * self.centres.shape[1]
+
+    def download_bytes(self, job: Job) -> int:
+        return 4 * self.centres.shape[1]
 
     def train(self, jobs: Sequence[Job]) -> list[Update]:
         return [update(j, (1 - self.keep) * (self.centres[j.client] - j.x)) for j in jobs]

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.support import SHARED
 
+from offbeat.algorithms import ALGORITHMS
 from offbeat.cli import main
 
 TOML = """
@@ -101,7 +102,7 @@ def test_list() -> None:
     for kind in ("algorithms", "datasets", "partitions", "models", "delays", "presets"):
         assert names[kind]
         assert all(isinstance(name, str) for name in names[kind])
-    assert names["algorithms"] == ["fedavg", "fedasync", "fedbuff", "ca2fl", "mf-ca2fl"]
+    assert names["algorithms"] == list(ALGORITHMS)
     assert names["presets"][0] == "digits-demo"
     assert {"afl-mnist-lr", "ca2fl-cifar10-cnn"} <= set(names["presets"])
     assert "mf-ca2fl" in offbeat("list").output

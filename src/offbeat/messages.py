@@ -18,6 +18,9 @@ class Job:
     x: Tensor
     steps: int  # local steps that the client is asked for
     seed: int  # everything random about this trip follows from it
+    rate: float = 1.0  # the client's local rate is multiplied by this
+    peer_seconds: float = 0.0  # what talking to other clients takes
+    compression_rate: float | None = None  # instead of the codec's own
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # what goes down beside x
 
 

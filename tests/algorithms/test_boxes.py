@@ -6,6 +6,7 @@ The transcriptions keep everything (all models, all h_i) and recompute every mea
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,28 @@ import torch
 from numpy.typing import NDArray
 from tests.support import Arrivals, job, update
 
-from offbeat.algorithms import CA2FL, MFCA2FL, Algorithm, FedAsync, FedAvg, FedBuff
+from offbeat.algorithms import (
+    ACE,
+    ACED,
+    AFACD,
+    AFACS,
+    AREA,
+    CA2FL,
+    FADAS,
+    MFCA2FL,
+    MIFA,
+    Algorithm,
+    FedAdam,
+    FedAMSGrad,
+    FedAsync,
+    FedAvg,
+    FedAvgIS,
+    FedAvgM,
+    FedBuff,
+    FedDyn,
+    FedFa,
+    FedYogi,
+)
 from offbeat.algorithms.staleness import Constant, Hinge, Polynomial, Staleness
 from offbeat.seeds import key, torch_stream
 
@@ -22,18 +44,23 @@ Box = Callable[[Arrivals], Vector]
 ETA = 0.7
 
 
+def awake(client: int) -> float:
+    """p_i of the history's clients."""
+    return 0.2 + 0.1 * client
+
+
 def play(algorithm: Algorithm, history: Arrivals) -> Vector:
-    """Feed a history to the real thing."""
-    algorithm.start(torch.from_numpy(history.x0.copy()), history.clients, seed=5)
+    """Feed a history to the real thing, in double precision: what differs then is the rule, not the rounding."""
+    algorithm.start(torch.from_numpy(history.x0).double(), history.clients, seed=5, participation=awake)
     versions = [algorithm.x]
     for n, client in enumerate(history.who):
         pulled = max(0, algorithm.version - history.lags[n])
-        j = job(n, client, pulled, versions[pulled])
-        algorithm.receive(j, update(j, torch.from_numpy(history.deltas[n]), history.examples[n]))
+        j = replace(job(n, client, pulled, versions[pulled], steps=1 + n % 4), rate=algorithm.local_rate())
+        algorithm.receive(j, update(j, torch.from_numpy(history.deltas[n]).double(), history.examples[n]))
         if history.steps_after[n]:
             algorithm.step()
             versions.append(algorithm.x)
-    return algorithm.x.numpy().astype(np.float64)
+    return np.asarray(algorithm.x.numpy())
 
 
 def s_constant(tau: int) -> float:
@@ -60,10 +87,10 @@ WEIGHTS: list[tuple[Staleness, Callable[[int], float]]] = [
 
 def fedavg_box(history: Arrivals, weighted: bool) -> Vector:
     """McMahan et al., Algorithm 1: the cohort's models averaged, with weights n_k / n."""
-    x = history.x0.astype(np.float64)
+    x = history.x0
     models, weights = [], []
     for n in range(len(history.who)):
-        models.append(x + history.deltas[n].astype(np.float64))
+        models.append(x + history.deltas[n])
         weights.append(float(history.examples[n]) if weighted else 1.0)
         if history.steps_after[n]:
             average = sum(w * m for w, m in zip(weights, models, strict=True)) / sum(weights)
@@ -74,7 +101,7 @@ def fedavg_box(history: Arrivals, weighted: bool) -> Vector:
 
 def fedbuff_box(history: Arrivals, s: Callable[[int], float]) -> Vector:
     """Wang et al., Algorithm 2, with the mean of eq. E.1 and FedBuff's weight s(τ)."""
-    x, t = history.x0.astype(np.float64), 0
+    x, t = history.x0, 0
     accumulated, m = np.zeros_like(x), 0
     for n in range(len(history.who)):
         tau = t - max(0, t - history.lags[n])
@@ -88,7 +115,7 @@ def fedbuff_box(history: Arrivals, s: Callable[[int], float]) -> Vector:
 
 def fedasync_box(history: Arrivals, s: Callable[[int], float], alpha: float) -> Vector:
     """Xie et al., Algorithm 1: x_t ← (1 − α_t) x_{t−1} + α_t x_new, at every arrival."""
-    models = [history.x0.astype(np.float64)]
+    models = [history.x0]
     for n in range(len(history.who)):
         t = len(models) - 1
         pulled = max(0, t - history.lags[n])
@@ -100,11 +127,11 @@ def fedasync_box(history: Arrivals, s: Callable[[int], float], alpha: float) -> 
 
 def ca2fl_box(history: Arrivals, cached: Callable[[Vector, int, int], Vector]) -> Vector:
     """Wang et al., Algorithm 1, lines 4–14; `cached` is what line 11 stores of a Δ."""
-    x, t = history.x0.astype(np.float64), 0
+    x, t = history.x0, 0
     h_i = np.zeros((history.clients, history.dim))
     received: list[tuple[int, Vector]] = []
     for n, client in enumerate(history.who):
-        received.append((client, history.deltas[n].astype(np.float64)))  # lines 4–6
+        received.append((client, history.deltas[n]))  # lines 4–6
         if not history.steps_after[n]:
             continue
         h = h_i.sum(axis=0) / history.clients
@@ -121,7 +148,7 @@ def quantised(bits: int) -> Callable[[Vector, int, int], Vector]:
 
     def cached(delta: Vector, version: int, place: int) -> Vector:
         generator = torch_stream(key(5, "store", version, place))
-        noise = torch.rand(delta.shape, generator=generator).numpy().astype(np.float64)
+        noise = torch.rand(delta.shape, generator=generator).numpy()
         low, high = delta.min(), delta.max()
         u = (high - low) / (2**bits - 1)
         levels = np.minimum(np.floor((delta - low) / u + noise), 2**bits - 1)
@@ -131,7 +158,7 @@ def quantised(bits: int) -> Callable[[Vector, int, int], Vector]:
 
 
 def close(algorithm: Algorithm, history: Arrivals, box: Box) -> None:
-    np.testing.assert_allclose(play(algorithm, history), box(history), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(play(algorithm, history), box(history), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -164,3 +191,182 @@ def test_ca2fl(seed: int) -> None:
 @pytest.mark.parametrize("bits", [8, 4, 2])
 def test_mf_ca2fl(seed: int, bits: int) -> None:
     close(MFCA2FL(eta=ETA, bits=bits), Arrivals(seed), lambda h: ca2fl_box(h, quantised(bits)))  # type: ignore[arg-type]
+
+
+def mean_box(history: Arrivals, apply: Callable[[Vector, Vector, int], Vector]) -> Vector:
+    """x ← apply(x, mean Δ of the buffer, largest delay in it)."""
+    x, t = history.x0, 0
+    buffer: list[Vector] = []
+    delays: list[int] = []
+    for n in range(len(history.who)):
+        buffer.append(history.deltas[n])
+        delays.append(min(t, history.lags[n]))
+        if history.steps_after[n]:
+            x, t = apply(x, np.mean(buffer, axis=0), max(delays)), t + 1
+            buffer, delays = [], []
+    return x
+
+
+class Moments:
+    """Reddi et al., Algorithm 2, and Wang et al.'s AMSGrad: plain transcriptions with ε inside the root."""
+
+    def __init__(self, kind: str, eta: float) -> None:
+        self.kind, self.eta, self.m, self.v, self.v_hat = kind, eta, 0.0, 0.0, 0.0
+
+    def __call__(self, x: Vector, delta: Vector, tau: int) -> Vector:
+        beta1, beta2, epsilon = 0.9, 0.99, 1e-8
+        self.m = beta1 * self.m + (1 - beta1) * delta  # type: ignore[assignment]
+        if self.kind == "yogi":
+            self.v = self.v - (1 - beta2) * delta**2 * np.sign(self.v - delta**2)  # type: ignore[assignment]
+        else:
+            self.v = beta2 * self.v + (1 - beta2) * delta**2  # type: ignore[assignment]
+        self.v_hat = np.maximum(self.v_hat, self.v) if self.kind in ("amsgrad", "fadas") else self.v
+        eta = self.eta / tau if self.kind == "fadas" and tau > 2 else self.eta
+        return np.asarray(x + eta * self.m / np.sqrt(self.v_hat + epsilon))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [(FedAdam(), "adam"), (FedYogi(), "yogi"), (FedAMSGrad(), "amsgrad"), (FADAS(tau_c=2.0), "fadas")],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_adaptive_servers(seed: int, rule: Algorithm, kind: str) -> None:
+    close(rule, Arrivals(seed), lambda h: mean_box(h, Moments(kind, 0.01)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fedavgm(seed: int) -> None:
+    """Hsu et al.: v ← β v + Δ, x ← x + η v."""
+    velocity: list[Vector] = [np.zeros(23)]
+
+    def apply(x: Vector, delta: Vector, tau: int) -> Vector:
+        velocity[0] = 0.9 * velocity[0] + delta
+        return np.asarray(x + ETA * velocity[0])
+
+    close(FedAvgM(eta=ETA), Arrivals(seed), lambda h: mean_box(h, apply))
+
+
+def memory_box(history: Arrivals, stored: Callable[[int, Vector], Vector], wait: bool, inverse: bool) -> Vector:
+    """Gu et al., Algorithm 1 (MIFA), and Yang et al., Algorithm 3 (AFA-CS): all rows are kept, the mean is over all."""
+    x, t = history.x0, 1
+    rows = np.zeros((history.clients, history.dim))
+    heard: set[int] = set()
+    for n, client in enumerate(history.who):
+        rows[client] = stored(n, history.deltas[n]) * (t if inverse else 1)  # at the full rate η_0
+        heard.add(client)
+        if history.steps_after[n] and (len(heard) == history.clients or not wait):
+            x, t = x + ETA * rows.mean(axis=0) / (t if inverse else 1), t + 1
+    return x
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("schedule", ["constant", "inverse"])
+def test_mifa(seed: int, wait: bool, schedule: str) -> None:
+    rule = MIFA(eta=ETA, wait_for_all=wait, schedule=schedule)  # type: ignore[arg-type]
+    close(rule, Arrivals(seed), lambda h: memory_box(h, lambda n, delta: delta, wait, schedule == "inverse"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("normalise", ["none", "steps"])
+def test_afa(seed: int, normalise: str) -> None:
+    """Yang et al., Algorithms 2 and 3; K_i = 1 + n mod 4 as `play` has it, reference K = 5."""
+    history = Arrivals(seed)
+
+    def stored(n: int, delta: Vector) -> Vector:
+        return delta * 5 / (1 + n % 4) if normalise == "steps" else delta
+
+    divided = Arrivals(seed)
+    divided.deltas = np.stack([stored(n, delta) for n, delta in enumerate(history.deltas)])
+    close(AFACS(eta=ETA, normalise=normalise), history, lambda h: memory_box(h, stored, False, False))  # type: ignore[arg-type]
+    close(
+        AFACD(eta=ETA, normalise=normalise),  # type: ignore[arg-type]
+        history,
+        lambda _: mean_box(divided, lambda x, v, tau: x + ETA * v),
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fedavg_with_importance_sampling(seed: int) -> None:
+    history = Arrivals(seed)
+
+    def box(h: Arrivals) -> Vector:
+        x, total = h.x0, np.zeros(h.dim)
+        for n, client in enumerate(h.who):
+            total = total + h.deltas[n] / awake(client)
+            if h.steps_after[n]:
+                x, total = x + ETA * total / h.clients, np.zeros(h.dim)
+        return x
+
+    close(FedAvgIS(eta=ETA), history, box)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("bound", [None, 4])
+def test_ace_and_aced(seed: int, bound: int | None) -> None:
+    """At every arrival the mean over all latest updates; ACED over those at most `bound` versions old."""
+
+    def box(h: Arrivals) -> Vector:
+        x = h.x0
+        latest: dict[int, tuple[int, Vector]] = {}
+        for t, client in enumerate(h.who):  # a version an arrival
+            latest[client] = max(0, t - h.lags[t]), h.deltas[t]
+            if bound is None:
+                x = x + ETA * sum(g for _, g in latest.values()) / h.clients
+            else:
+                fresh = [g for version, g in latest.values() if t - version <= bound]
+                x = x + ETA * sum(fresh) / len(fresh) if fresh else x
+        return x
+
+    close(ACE(eta=ETA) if bound is None else ACED(eta=ETA, max_age=bound), Arrivals(seed, buffer=1), box)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_area_is_the_mean_of_everybodys_last_model(seed: int) -> None:
+    def box(h: Arrivals) -> Vector:
+        models = [h.x0]
+        uploaded = np.tile(models[0], (h.clients, 1))
+        for n, client in enumerate(h.who):
+            t = len(models) - 1
+            uploaded[client] = models[max(0, t - h.lags[n])] + h.deltas[n]
+            models.append(uploaded.mean(axis=0))
+        return models[-1]
+
+    close(AREA(), Arrivals(seed, buffer=1), box)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fedfa_is_the_mean_of_the_last_models(seed: int) -> None:
+    def box(h: Arrivals) -> Vector:
+        models, received = [h.x0], []
+        for n in range(len(h.who)):
+            t = len(models) - 1
+            received.append(models[max(0, t - h.lags[n])] + h.deltas[n])
+            models.append(np.mean(received[-6:], axis=0))
+        return models[-1]
+
+    close(FedFa(queue=6), Arrivals(seed, buffer=1), box)
+
+
+def test_feddyn_with_its_clients_solves_a_heterogeneous_quadratic() -> None:
+    """Acar et al., Algorithm 1, both halves in NumPy with exact local minimisation, against the server and
+    converging."""
+    alpha, rng = 0.5, np.random.default_rng(0)
+    centres = rng.standard_normal((6, 4)) * 3
+    x, h, g = np.zeros(4), np.zeros(4), np.zeros((6, 4))
+    server = FedDyn(alpha=alpha)
+    server.start(torch.zeros(4, dtype=torch.float64), 6)
+    for n in range(200):
+        cohort = [int(i) for i in rng.permutation(6)[:3]]
+        # argmin ½‖y − c_i‖² − ⟨g_i, y⟩ + (α/2)‖y − x‖²
+        y = {i: (centres[i] + g[i] + alpha * x) / (1 + alpha) for i in cohort}
+        for i in cohort:
+            g[i] = g[i] - alpha * (y[i] - x)
+            j = job(n, i, server.version, server.x)
+            server.receive(j, update(j, torch.from_numpy(y[i]) - server.x))
+        h = h - alpha / 6 * sum(y[i] - x for i in cohort)
+        x = sum(y.values()) / 3 - h / alpha
+        server.step()
+        np.testing.assert_allclose(server.x.numpy(), x, atol=1e-9)
+    assert np.linalg.norm(x - centres.mean(axis=0)) < 1e-3

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offbeat.algorithms import CA2FL, MFCA2FL, Algorithm, FedAsync, FedAvg, FedBuff
 from offbeat.algorithms.staleness import Hinge, Polynomial
-from offbeat.engine import Buffered, Dispatch, KeepBusy, Loop, PerArrival, Rounds, Simulated
+from offbeat.engine import Buffered, Dispatch, KeepBusy, Loop, PerArrival, Rounds, Simulated, Terms
 from offbeat.memory import Quantised
 from offbeat.world import HalfNormal, World
 
@@ -20,7 +20,7 @@ def trajectory(algorithm: Algorithm, dispatch: Dispatch, steps: int = 40) -> lis
     trainer = Quadratics(torch.randn((CLIENTS, 6), generator=torch.Generator().manual_seed(3)), lr=0.1, steps=4)
     world = World(delay=HalfNormal())
     algorithm.start(torch.zeros(6), CLIENTS, seed=2)
-    loop = Loop(algorithm, dispatch, world, Simulated(world, trainer, 0), CLIENTS, lambda _: 4, seed=0)
+    loop = Loop(algorithm, dispatch, world, Simulated(world, trainer, 0), CLIENTS, lambda _: Terms(4), seed=0)
     loop.start()
     models = []
     while algorithm.version < steps:

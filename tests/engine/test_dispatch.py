@@ -7,7 +7,7 @@ import torch
 from tests.support import Quadratics
 
 from offbeat.algorithms import FedBuff
-from offbeat.engine import Arrival, Buffered, Dispatch, KeepBusy, Loop, Lost, PerArrival, Rounds, Simulated
+from offbeat.engine import Arrival, Buffered, Dispatch, KeepBusy, Loop, Lost, PerArrival, Rounds, Simulated, Terms
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
 from offbeat.world import Bernoulli, Constant, HalfNormal, World
@@ -18,9 +18,9 @@ class Script(World):
 
     seconds: list[float | None]
 
-    def trip(self, seed: int, job: Job, bytes_down: int, bytes_up: int) -> tuple[float, bool]:
+    def trip(self, seed: int, job: Job, bytes_down: int, bytes_up: int, now: float) -> tuple[float, bool]:
         seconds = self.seconds[job.client]
-        return (100.0, False) if seconds is None else (seconds, True)
+        return (now + 100.0, False) if seconds is None else (now + seconds, True)
 
 
 def scripted(*seconds: float | None) -> World:
@@ -33,7 +33,7 @@ def start(dispatch: Dispatch, world: World, clients: int) -> Loop:
     algorithm = FedBuff()
     algorithm.start(torch.zeros(2), clients)
     trainer = Quadratics(torch.ones((clients, 2)), lr=0.1, steps=1)
-    loop = Loop(algorithm, dispatch, world, Simulated(world, trainer, 0), clients, lambda _: 1, seed=0)
+    loop = Loop(algorithm, dispatch, world, Simulated(world, trainer, 0), clients, lambda _: Terms(1), seed=0)
     loop.start()
     return loop
 

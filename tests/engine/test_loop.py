@@ -10,7 +10,21 @@ from hypothesis import strategies as st
 from tests.support import Quadratics
 
 from offbeat.algorithms import CA2FL, Algorithm, FedAvg, FedBuff
-from offbeat.engine import Arrival, Buffered, Dispatch, KeepBusy, Loop, Lost, PerArrival, Rounds, Simulated
+from offbeat.engine import (
+    Anarchic,
+    Arrival,
+    Available,
+    Buffered,
+    Dispatch,
+    KeepBusy,
+    Loop,
+    Lost,
+    PerArrival,
+    Periodic,
+    Rounds,
+    Simulated,
+    Terms,
+)
 from offbeat.world import (
     Always,
     Availability,
@@ -31,21 +45,46 @@ delays: st.SearchStrategy[Delay] = st.sampled_from(
 )
 availabilities: st.SearchStrategy[Availability] = st.sampled_from([Always(), Bernoulli(probability=0.3, slot=0.7)])
 worlds = st.builds(
-    World, delay=delays, availability=availabilities, loss=st.sampled_from([0.0, 0.1, 0.6]), trip_timeout=st.just(4.0)
+    World,
+    on_leave=st.sampled_from(["finish", "lost", "late"]),
+    delay=delays,
+    availability=availabilities,
+    loss=st.sampled_from([0.0, 0.1, 0.6]),
+    trip_timeout=st.just(4.0),
 )
 
 
 @st.composite
 def dispatches(draw: st.DrawFn) -> Dispatch:
     concurrency = draw(st.integers(1, CLIENTS))
-    kind = draw(st.sampled_from(["rounds", "deadline", "buffered", "keep-busy", "per-arrival"]))
+    kind = draw(
+        st.sampled_from(
+            [
+                "rounds",
+                "deadline",
+                "waiting",
+                "old",
+                "available",
+                "buffered",
+                "keep-busy",
+                "per-arrival",
+                "periodic",
+                "anarchic",
+            ]
+        )
+    )
     buffer = draw(st.integers(1, concurrency))
     return {
         "rounds": Rounds(concurrency=concurrency),
         "deadline": Rounds(concurrency=concurrency, deadline=1.5),
         "buffered": Buffered(concurrency=concurrency, buffer=buffer),
         "keep-busy": KeepBusy(concurrency=concurrency, buffer=buffer + 3),
+        "waiting": Rounds(concurrency=concurrency, asleep="wait"),
+        "old": Rounds(concurrency=concurrency, last_models=5, probabilities=tuple(range(1, CLIENTS + 1))),
+        "available": Available(),
         "per-arrival": PerArrival(concurrency=concurrency),
+        "periodic": Periodic(concurrency=concurrency, period=0.7),
+        "anarchic": Anarchic(buffer=buffer, idle=0.5),
     }[kind]
 
 
@@ -54,7 +93,7 @@ def build(world: World, dispatch: Dispatch, seed: int, algorithm: Algorithm | No
     rule.start(torch.zeros(3), CLIENTS)
     trainer = Quadratics(torch.randn((CLIENTS, 3), generator=torch.Generator().manual_seed(1)), lr=0.1, steps=2)
     trainer.bulk = bulk
-    return Loop(rule, dispatch, world, Simulated(world, trainer, seed), CLIENTS, lambda _: 2, seed)
+    return Loop(rule, dispatch, world, Simulated(world, trainer, seed), CLIENTS, lambda _: Terms(2), seed)
 
 
 @given(worlds, dispatches(), st.integers(0, 1000))
@@ -81,8 +120,8 @@ def test_nothing_is_lost_twice_or_forgotten(world: World, dispatch: Dispatch, se
         assert loop.jobs == arrived + lost + len(flying), "sent = arrived + lost + in flight"
         assert len(set(flying)) == len(flying), "at most one job a client"
         assert len(flying) == loop.pool.busy <= CLIENTS
-        if not isinstance(dispatch, Rounds):
-            assert len(flying) <= dispatch.concurrency
+        if not isinstance(dispatch, (Rounds, Available, Anarchic)):
+            assert len(flying) <= dispatch.places
 
 
 @given(worlds, dispatches(), st.integers(0, 1000), st.integers(1, 60))

@@ -73,9 +73,11 @@ def test_describing_and_parsing_again_changes_nothing(preset: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_dispatch_without_a_name_is_the_algorithms_own(name: str) -> None:
     """So that one file serves a grid over all algorithms."""
-    experiment = config.parse(with_(f"algorithm.name={name}"))
-    assert isinstance(experiment.dispatch, DISPATCHES[ALGORITHMS[name].dispatches[0]])
-    assert experiment.dispatch.concurrency == 8
+    rule = ALGORITHMS[name]
+    client = f"client={{name='{rule.client_rule or 'sgd'}',steps=1}}"
+    experiment = config.parse(with_(f"algorithm.name={name}", client))
+    assert isinstance(experiment.dispatch, DISPATCHES[rule.dispatches[0]])
+    assert getattr(experiment.dispatch, "concurrency", 8) == 8
 
 
 @pytest.mark.parametrize("name", DELAYS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,14 @@ from tests.experiments.own_things import Points
 from torch import nn
 
 import offbeat as ob
+from offbeat.algorithms import ALGORITHMS
+from offbeat.clients import Dyn
 from offbeat.data import Digits
+from offbeat.engine import DISPATCHES
 from offbeat.experiments.folder import UPDATE, UpdateLog
 from offbeat.experiments.run import Glance
 from offbeat.models import LR, MLP
-from offbeat.world import HalfNormal
+from offbeat.world import Devices, HalfNormal
 
 REQUIRED = {
     "algorithm", "seed", "accuracy", "accuracy_last10", "best_accuracy", "rounds", "updates", "virtual_seconds",
@@ -141,19 +145,21 @@ def test_time_to_target_is_that_of_the_first_evaluation_that_reaches_it() -> Non
     assert small(rounds=2, evaluation=ob.Evaluation(target=0.99)).summary["target_seconds"] is None
 
 
-def test_every_algorithm_runs_under_every_dispatch_that_it_names() -> None:
-    from offbeat.algorithms import ALGORITHMS
-    from offbeat.engine import DISPATCHES
-
-    for rule in ALGORITHMS.values():
-        for name, kind in DISPATCHES.items():
-            options = {"buffer": 4} if hasattr(kind, "buffer") else {}
-            dispatch = kind(concurrency=8, **options)
-            if name in rule.dispatches:
-                assert small(algorithm=rule(), dispatch=dispatch, rounds=3).summary["rounds"] == 3
-            else:
-                with pytest.raises(ob.ConfigError, match=f"dispatch.name: '{name}' makes no sense"):
-                    small(algorithm=rule(), dispatch=dispatch)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_runs_under_the_dispatches_that_it_names_and_no_other(name: str) -> None:
+    rule = ALGORITHMS[name]
+    client: ob.ClientRule = ob.SGD(lr=0.1, steps=1 if rule.single_step else 2, batch_size=16)
+    if rule.client_rule == "dyn":
+        client = Dyn(lr=0.1, steps=2, batch_size=16)
+    for dispatch_name, kind in DISPATCHES.items():
+        names = {field.name for field in fields(kind)}
+        dispatch = kind(**{k: v for k, v in (("concurrency", 8), ("buffer", 4)) if k in names})
+        settings = {"algorithm": rule(), "dispatch": dispatch, "client": client, "world": ob.World(delay=Devices())}
+        if dispatch_name in rule.dispatches:
+            assert small(rounds=3, **settings).summary["rounds"] == 3
+        else:
+            with pytest.raises(ob.ConfigError, match=f"dispatch.name: '{dispatch_name}' makes no sense"):
+                small(**settings)
 
 
 def test_a_progress_display_is_told() -> None:

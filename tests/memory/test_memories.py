@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+import pathlib
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offbeat.memory import MEMORIES, Dense, Memory, Quantised
-from offbeat.memory.quantised import dequantise, pack, quantise, unpack
+from offbeat.compression.bits import dequantise, pack, quantise, unpack
+from offbeat.memory import MEMORIES, Dense, Disk, Held, Memory, Quantised
 
-EVERY = pytest.mark.parametrize("make", [Dense, *(lambda b=b: Quantised(bits=b) for b in (8, 4, 2))])
+EVERY = pytest.mark.parametrize("make", [Dense, Disk, *(lambda b=b: Quantised(bits=b) for b in (8, 4, 2))])
 
 
 def rows(memory: Memory, clients: int) -> torch.Tensor:
@@ -29,7 +30,7 @@ def test_the_mean_follows_what_is_stored(make: type[Memory]) -> None:
         torch.testing.assert_close(memory.mean, rows(memory, 5).mean(dim=0), rtol=0, atol=1e-5)
 
 
-@EVERY
+@pytest.mark.parametrize("make", [Dense, Held, *(lambda b=b: Quantised(bits=b) for b in (8, 4, 2))])
 def test_state_survives_a_round_trip(make: type[Memory]) -> None:
     memory, copy = make(), make()
     memory.start(torch.zeros(9), 4)
@@ -39,7 +40,9 @@ def test_state_survives_a_round_trip(make: type[Memory]) -> None:
     torch.save(memory.state_dict(), file)
     file.seek(0)
     copy.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(rows(copy, 4), rows(memory, 4))
+    value = torch.randn(9)
+    for client in range(4):
+        assert torch.equal(copy.difference(client, value), memory.difference(client, value))
     assert torch.equal(copy.mean, memory.mean)
 
 
@@ -108,4 +111,69 @@ def test_nothing_is_kept_for_a_client_that_was_never_seen() -> None:
         memory.start(torch.zeros(1000), 10**9)
         memory.store(7, torch.ones(1000), 0)
         assert len(memory.rows) == 1
-        assert memory.nbytes <= 4000
+        assert memory.nbytes <= 4008
+
+
+def test_a_memory_held_by_the_clients_is_the_dense_one_without_the_rows() -> None:
+    dense, held, rng = Dense(), Held(), torch.Generator().manual_seed(0)
+    for memory in (dense, held):
+        memory.start(torch.zeros(31), 5)
+    for n in range(60):
+        client, value = n * 3 % 4, torch.randn(31, generator=rng)
+        assert torch.equal(held.difference(client, value), dense.difference(client, value))
+        dense.store(client, value, n)
+        held.store(client, value, n)
+        assert torch.equal(held.mean, dense.mean)
+    assert held.nbytes == 0
+    assert held.client_bytes == dense.nbytes
+    with pytest.raises(TypeError, match="cannot be read by the server"):
+        held[0]
+
+
+@EVERY
+def test_what_is_forgotten_is_zero_again(make: type[Memory]) -> None:
+    memory = make()
+    memory.start(torch.zeros(9), 3)
+    for client in range(3):
+        memory.store(client, torch.randn(9), client)
+    memory.forget(1)
+    assert not memory[1].any()
+    assert len(memory) == 2
+    torch.testing.assert_close(memory.mean, rows(memory, 3).mean(dim=0), rtol=0, atol=1e-6)
+
+
+def test_rows_on_disk_survive_until_no_saved_state_needs_them(tmp_path: pathlib.Path) -> None:
+    """Two states are kept by a run; each must read its own rows after any amount of later change."""
+    memory, rng = Disk(directory=str(tmp_path)), torch.Generator().manual_seed(0)
+    memory.start(torch.zeros(50), 6)
+    saved: list[tuple[bytes, torch.Tensor]] = []
+    for round_ in range(12):
+        for n in range(9):
+            memory.store(n % 6, torch.randn(50, generator=rng), n)
+        file = io.BytesIO()
+        torch.save(memory.state_dict(), file)
+        saved.append((file.getvalue(), rows(memory, 6)))
+        for n in range(5):
+            memory.store(n % 4, torch.randn(50, generator=rng), n)
+        for state, expected in saved[-2:]:
+            old = Disk(directory=str(tmp_path))
+            old.start(torch.zeros(50), 6)
+            old.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+            assert torch.equal(rows(old, 6), expected), round_
+    assert memory.disk_bytes <= 12 * 6 * 200, "slots come free again"
+
+
+def test_rows_on_disk_stay_out_of_ram() -> None:
+    """200 rows of 400 kB with a budget of 2 MB: resident memory must not grow by the 80 MB that they are."""
+    import resource
+
+    memory = Disk(budget_mb=2.0)
+    memory.start(torch.zeros(100_000), 200)
+    value = torch.randn(100_000)
+    memory.store(0, value, 0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for client in range(200):
+        memory.store(client, value, client)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 40_000, f"{grown} kB"
+    assert memory.disk_bytes >= 80e6

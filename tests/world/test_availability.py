@@ -11,21 +11,27 @@ from hypothesis import strategies as st
 
 from offbeat.errors import ConfigError
 from offbeat.seeds import key
-from offbeat.world import AVAILABILITIES, Always, Bernoulli
+from offbeat.world import AVAILABILITIES, Always, Availability, Bernoulli
 
 # 0.1, 0.3 and their like are not exact in binary, so that n·slot / slot may round to just below n.
 SLOTS = st.sampled_from([1.0, 0.1, 0.3, 0.7, 1 / 3, 1e-3, 2.5, 60.1, 3600.0]) | st.floats(1e-3, 1e4)
 NUMBERS = st.integers(0, 10**6)
 
 
+def awake(law: Availability, client: int, now: float) -> bool:
+    return law.span(client, key("client", client), now)[0]
+
+
 def pattern(law: Bernoulli, now: float) -> list[bool]:
     """Who of many is awake.  Two slots agree in it by chance with probability 2^−64."""
-    return [law.awake(client, key("client", client), now) for client in range(64)]
+    return [awake(law, client, now) for client in range(64)]
 
 
 def test_always() -> None:
-    assert all(Always().awake(c, key(c), t) for c in range(10) for t in (0.0, 1e9))
+    assert all(awake(Always(), c, t) for c in range(10) for t in (0.0, 1e9))
     assert Always().next_change(5.0) == math.inf
+    assert Always().span(3, 0, 5.0) == (True, math.inf)
+    assert Always().probability_of(7) == 1.0
     assert AVAILABILITIES == {"always": Always, "bernoulli": Bernoulli}  # noqa: SIM300
 
 
@@ -33,22 +39,22 @@ def test_each_client_has_its_own_rate() -> None:
     rates, slots = (0.0, 0.1, 0.5, 0.9, 1.0), 20_000
     law = Bernoulli(probability=rates, slot=0.1)
     for client, rate in enumerate(rates):
-        share = np.mean([law.awake(client, key("client", client), (n + 0.5) * 0.1) for n in range(slots)])
+        share = np.mean([awake(law, client, (n + 0.5) * 0.1) for n in range(slots)])
         assert abs(share - rate) <= 4 * math.sqrt(rate * (1 - rate) / slots)
 
 
 def test_one_rate_for_all() -> None:
     law = Bernoulli(probability=0.3)
-    awake = np.array([[law.awake(c, key("client", c), float(n)) for n in range(200)] for c in range(200)])
-    assert abs(awake.mean() - 0.3) < 4 * math.sqrt(0.3 * 0.7 / awake.size)
+    up = np.array([[awake(law, c, float(n)) for n in range(200)] for c in range(200)])
+    assert abs(up.mean() - 0.3) < 4 * math.sqrt(0.3 * 0.7 / up.size)
     # If slots or clients were coupled, the shares by client or by slot would scatter more than binomially.
-    for shares in (awake.mean(axis=0), awake.mean(axis=1)):
+    for shares in (up.mean(axis=0), up.mean(axis=1)):
         assert shares.var() == pytest.approx(0.3 * 0.7 / 200, rel=0.5)
 
 
 def test_neighbouring_slots_and_clients_are_independent() -> None:
     law, n = Bernoulli(probability=0.5), 20_000
-    one, other = (np.array([law.awake(c, key("client", c), float(s)) for s in range(n)], float) for c in (0, 1))
+    one, other = (np.array([awake(law, c, float(s)) for s in range(n)], float) for c in (0, 1))
     assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 4 / math.sqrt(n)
     assert abs(np.corrcoef(one, other)[0, 1]) < 4 / math.sqrt(n)
 
@@ -85,11 +91,28 @@ def test_the_next_change_is_later_also_after_a_long_time(slot: float, number: in
     assert Bernoulli(slot=slot).next_change(now) > now
 
 
+@given(SLOTS, NUMBERS, st.floats(0, 0.999999))
+@settings(max_examples=100, deadline=None)
+def test_a_span_lasts_to_the_end_of_the_slot(slot: float, number: int, fraction: float) -> None:
+    law = Bernoulli(slot=slot)
+    now = (number + fraction) * slot
+    until = law.span(0, key("client", 0), now)[1]
+    assert until == law.next_change(now) > now
+    middle = now + (until - now) / 2
+    if middle < until:
+        assert law.span(0, key("client", 0), middle) == law.span(0, key("client", 0), now)
+
+
+def test_the_law_knows_its_probabilities() -> None:
+    assert [Bernoulli(probability=(0.1, 0.7)).probability_of(client) for client in (0, 1)] == [0.1, 0.7]
+    assert [Bernoulli(probability=0.4).probability_of(client) for client in (0, 99)] == [0.4, 0.4]
+
+
 def test_too_few_rates() -> None:
     law = Bernoulli(probability=(0.5, 0.5))
-    law.awake(1, 0, 0.0)
+    law.span(1, 0, 0.0)
     with pytest.raises(ConfigError, match="probability: 2 values, but there is a client 2"):
-        law.awake(2, 0, 0.0)
+        law.span(2, 0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,31 @@ def test_devices_draw_compute_up_and_down_independently() -> None:
 
 
 @pytest.mark.parametrize(
+    "law", [Devices(sigma=0.8), Devices(seconds_per_step=(0.5,) * 20, up=(3000.0,) * 20, down=(7.0,) * 20)]
+)
+def test_the_profile_of_a_device_is_what_its_trips_cost(law: Devices) -> None:
+    """α_i is what one step more costs, β_i what the upload of the whole model costs."""
+    for client in range(20):
+        alpha, beta = law.profile(client, key("client", client), 5000)
+        base = law.seconds(trip(client, steps=2, down=10))
+        assert law.seconds(trip(client, number=3, steps=3, down=10)) - base == pytest.approx(alpha, rel=1e-9)
+        assert law.seconds(trip(client, number=4, steps=2, down=10, up=5000)) - base == pytest.approx(beta, rel=1e-9)
+
+
+def test_the_profile_of_devices_given() -> None:
+    law = Devices(seconds_per_step=(0.25, 0.5), up=(1000.0, 2000.0))
+    assert law.profile(0, 0, 4000) == (0.25, 4.0)
+    assert law.profile(1, 0, 4000) == (0.5, 2.0)
+    with pytest.raises(ConfigError, match="seconds_per_step: 2 values, but there is a client 2"):
+        law.profile(2, 0, 4000)
+
+
+@pytest.mark.parametrize("name", [name for name in DELAYS if name != "devices"])
+def test_no_other_law_has_a_profile(name: str) -> None:
+    assert DELAYS[name]().profile(0, key("client", 0), 1000) is None
+
+
+@pytest.mark.parametrize(
     ("law", "field"),
     [
         (Speeds(seconds_per_step=(1.0, 2.0)), "seconds_per_step"),

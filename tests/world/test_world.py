@@ -23,7 +23,8 @@ def sent(number: int, client: int = 0, steps: int = 3) -> Job:
 
 
 def trips(world: World, count: int = N) -> list[tuple[float, bool]]:
-    return [world.trip(0, sent(n), 100, 100) for n in range(count)]
+    """From time zero, so that a trip's end is its duration."""
+    return [world.trip(0, sent(n), 100, 100, 0.0) for n in range(count)]
 
 
 def test_by_default_everything_arrives() -> None:
@@ -52,7 +53,7 @@ def test_a_trip_longer_than_the_timeout_is_lost_and_no_other() -> None:
 
 
 def test_a_trip_as_long_as_the_timeout_arrives() -> None:
-    assert World(delay=Constant(value=4), trip_timeout=4).trip(0, sent(0), 1, 1) == (4, True)
+    assert World(delay=Constant(value=4), trip_timeout=4).trip(0, sent(0), 1, 1, 0.0) == (4, True)
 
 
 def test_losses_do_not_change_the_luck_of_the_other_trips() -> None:
@@ -69,22 +70,32 @@ def test_a_trip_follows_from_the_seed_the_client_and_the_job_s_seed_alone() -> N
     world = World(delay=HalfNormal(), loss=0.3, trip_timeout=4)
     assert trips(world, 500) == trips(World(delay=HalfNormal(), loss=0.3, trip_timeout=4), 500)
     calm = World(delay=HalfNormal())
-    usual = calm.trip(0, job(1, 2, 0, X, seed=5), 10, 10)
-    assert calm.trip(0, job(99, 2, 7, X + 1, seed=5), 10, 10) == usual
-    assert calm.trip(0, job(1, 2, 0, X, seed=6), 10, 10) != usual
-    assert calm.trip(0, job(1, 3, 0, X, seed=5), 10, 10) != usual, "another client has another shift"
-    assert calm.trip(1, job(1, 2, 0, X, seed=5), 10, 10) != usual, "another seed has other clients"
+    usual = calm.trip(0, job(1, 2, 0, X, seed=5), 10, 10, 0.0)
+    assert calm.trip(0, job(99, 2, 7, X + 1, seed=5), 10, 10, 0.0) == usual
+    assert calm.trip(0, job(1, 2, 0, X, seed=6), 10, 10, 0.0) != usual
+    assert calm.trip(0, job(1, 3, 0, X, seed=5), 10, 10, 0.0) != usual, "another client has another shift"
+    assert calm.trip(1, job(1, 2, 0, X, seed=5), 10, 10, 0.0) != usual, "another seed has other clients"
 
 
 def test_a_client_stays_itself_from_trip_to_trip() -> None:
     world = World(delay=Speeds(jitter=0))
-    assert len({world.trip(0, sent(n, client=4), 1, 1) for n in range(50)}) == 1
-    assert len({world.trip(0, sent(0, client=c), 1, 1) for c in range(50)}) == 50
+    assert len({world.trip(0, sent(n, client=4), 1, 1, 0.0) for n in range(50)}) == 1
+    assert len({world.trip(0, sent(0, client=c), 1, 1, 0.0) for c in range(50)}) == 50
 
 
 def test_steps_and_bytes_reach_the_delay_law() -> None:
     world = World(delay=Devices(seconds_per_step=(9.0, 0.5), down=(9.0, 100.0), up=(9.0, 10.0)))
-    assert world.trip(0, sent(0, client=1, steps=4), 300, 20) == (4 * 0.5 + 300 / 100 + 20 / 10, True)
+    assert world.trip(0, sent(0, client=1, steps=4), 300, 20, 0.0) == (4 * 0.5 + 300 / 100 + 20 / 10, True)
+
+
+def test_a_trip_ends_so_much_after_it_began() -> None:
+    world = World(delay=HalfNormal(), loss=0.3, trip_timeout=4)
+    for n, (seconds, arrives) in enumerate(trips(world, 500)):
+        end, also = world.trip(0, sent(n), 100, 100, 1000.0)
+        assert end == pytest.approx(1000 + seconds, rel=1e-12)
+        assert also == arrives
+    assert World(delay=Constant(value=4)).trip(0, sent(0), 1, 1, 10.0) == (14, True)
+    assert World(delay=Constant(value=4), trip_timeout=3).trip(0, sent(0), 1, 1, 10.0) == (13, False)
 
 
 def test_loss_needs_a_timeout() -> None:

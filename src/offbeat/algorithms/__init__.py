@@ -1,29 +1,92 @@
 """Server rules, one paper's algorithm a file."""
 
+from offbeat.algorithms.ace import ACE, ACED
+from offbeat.algorithms.afa import AFACD, AFACS
+from offbeat.algorithms.afga import AFGA, CAFGA
+from offbeat.algorithms.area import AREA
 from offbeat.algorithms.base import Algorithm
 from offbeat.algorithms.ca2fl import CA2FL
+from offbeat.algorithms.decentralised import DSGD, PGA, DAdam
+from offbeat.algorithms.dude import DuDeASGD
+from offbeat.algorithms.fadas import FADAS
 from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
+from offbeat.algorithms.fedavg_is import FedAvgIS
 from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.feddyn import FedDyn
+from offbeat.algorithms.fedfa import FedFa
+from offbeat.algorithms.fedluck import FedLuck, FedPer
+from offbeat.algorithms.fedopt import FedAdam, FedAMSGrad, FedAvgM, FedYogi
 from offbeat.algorithms.mf_ca2fl import MFCA2FL
+from offbeat.algorithms.mifa import MIFA
+from offbeat.algorithms.optimisers import OPTIMISERS, ServerOptimiser
 from offbeat.algorithms.staleness import STALENESS, Staleness
+from offbeat.algorithms.topology import TOPOLOGIES, Topology
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
+    "fedavg-is": FedAvgIS,
+    "fedavgm": FedAvgM,
+    "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+    "fedamsgrad": FedAMSGrad,
+    "feddyn": FedDyn,
+    "mifa": MIFA,
     "fedasync": FedAsync,
     "fedbuff": FedBuff,
+    "fadas": FADAS,
     "ca2fl": CA2FL,
     "mf-ca2fl": MFCA2FL,
+    "afa-cd": AFACD,
+    "afa-cs": AFACS,
+    "fedluck": FedLuck,
+    "fedper": FedPer,
+    "ace": ACE,
+    "aced": ACED,
+    "dude-asgd": DuDeASGD,
+    "area": AREA,
+    "fedfa": FedFa,
+    "afga": AFGA,
+    "cafga": CAFGA,
+    "dsgd": DSGD,
+    "dadam": DAdam,
+    "pga": PGA,
 }
 
 __all__ = [
+    "ACE",
+    "ACED",
+    "AFACD",
+    "AFACS",
+    "AFGA",
     "ALGORITHMS",
+    "AREA",
     "CA2FL",
+    "CAFGA",
+    "DSGD",
+    "FADAS",
     "MFCA2FL",
+    "MIFA",
+    "OPTIMISERS",
+    "PGA",
     "STALENESS",
+    "TOPOLOGIES",
     "Algorithm",
+    "DAdam",
+    "DuDeASGD",
+    "FedAMSGrad",
+    "FedAdam",
     "FedAsync",
     "FedAvg",
+    "FedAvgIS",
+    "FedAvgM",
     "FedBuff",
+    "FedDyn",
+    "FedFa",
+    "FedLuck",
+    "FedPer",
+    "FedYogi",
+    "ServerOptimiser",
     "Staleness",
-]
+    "Topology",
+]  # fmt: skip

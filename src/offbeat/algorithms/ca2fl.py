@@ -28,7 +28,15 @@ class CA2FL(Algorithm):
     memory: Memory = field(default_factory=Dense)
     """Where the h_i are kept."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "per-arrival", "rounds")
+    dispatches: ClassVar[tuple[str, ...]] = (
+        "buffered",
+        "keep-busy",
+        "per-arrival",
+        "rounds",
+        "available",
+        "periodic",
+        "anarchic",
+    )
     state_names: ClassVar[tuple[str, ...]] = ("memory", "calibrated", "fresh")
 
     def reset(self) -> None:
@@ -40,7 +48,7 @@ class CA2FL(Algorithm):
         self.fresh: list[tuple[int, Tensor]] = []
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.calibrated.add_(update.delta).sub_(self.memory[update.client])  # Σ (Δ_i − h_i)
+        self.calibrated.add_(self.memory.difference(update.client, update.delta))  # Σ (Δ_i − h_i)
         self.fresh.append((update.client, update.delta))
 
     def direction(self) -> Tensor:

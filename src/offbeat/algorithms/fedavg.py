@@ -24,7 +24,7 @@ class FedAvg(Algorithm):
     weighted: bool = False
     """Weigh every client by its number of examples."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("rounds",)
+    dispatches: ClassVar[tuple[str, ...]] = ("rounds", "available")
     state_names: ClassVar[tuple[str, ...]] = ("total", "weight")
 
     def reset(self) -> None:

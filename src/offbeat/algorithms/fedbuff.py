@@ -26,7 +26,15 @@ class FedBuff(Algorithm):
     staleness: Staleness = field(default_factory=Constant)
     """s(τ)."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "per-arrival", "rounds")
+    dispatches: ClassVar[tuple[str, ...]] = (
+        "buffered",
+        "keep-busy",
+        "per-arrival",
+        "rounds",
+        "available",
+        "periodic",
+        "anarchic",
+    )
     state_names: ClassVar[tuple[str, ...]] = ("total",)
 
     def reset(self) -> None:

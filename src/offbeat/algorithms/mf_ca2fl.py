@@ -15,8 +15,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.compression.bits import Bits
 from offbeat.memory import Quantised
-from offbeat.memory.quantised import Bits
 from offbeat.messages import Job, Update
 from offbeat.seeds import key
 
@@ -26,7 +26,15 @@ class MFCA2FL(Algorithm):
     bits: Bits = 4
     """Bits a stored number."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "per-arrival", "rounds")
+    dispatches: ClassVar[tuple[str, ...]] = (
+        "buffered",
+        "keep-busy",
+        "per-arrival",
+        "rounds",
+        "available",
+        "periodic",
+        "anarchic",
+    )
     state_names: ClassVar[tuple[str, ...]] = ("memory", "calibrated", "fresh")
 
     def reset(self) -> None:
@@ -39,7 +47,7 @@ class MFCA2FL(Algorithm):
         self.fresh: list[tuple[int, Tensor]] = []
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.calibrated.add_(update.delta).sub_(self.memory[update.client])
+        self.calibrated.add_(self.memory.difference(update.client, update.delta))
         self.fresh.append((update.client, update.delta))
 
     def direction(self) -> Tensor:

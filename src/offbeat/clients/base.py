@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from offbeat.errors import ConfigError
-from offbeat.options import Count, Options, Positive
+from offbeat.messages import Update
+from offbeat.options import Count, NonNegative, Options, Positive
 
 State = dict[str, Tensor]
+Number = float | Tensor  # the same for all, or (n, 1): one a row
 
 
 @dataclass(kw_only=True, frozen=True)
 class ClientRule(Options, ABC):
-    """A local rule.  All tensors are (d,) for one client or (n, d) for a stack of them, and no operation mixes rows."""
+    """A local rule.  All tensors are (d,) for one client or (n, d) for a stack of them, and no operation mixes rows.
+
+    A job runs through begin → step, step, … → finish.  What `finish` keeps is there again at the client's next job.
+    """
 
     lr: Positive = 0.1
     """Local rate η_l."""
@@ -26,6 +33,13 @@ class ClientRule(Options, ABC):
     """Passes over the client's data; one when neither `epochs` nor `steps` is given."""
     steps: Count | None = None
     """Local steps K, instead of epochs."""
+    weight_decay: NonNegative = 0.0
+    """λ: the gradient is g + λ·y."""
+
+    keeps: ClassVar[tuple[str, ...]] = ()
+    """Vectors that a client keeps between two jobs, zero before the first."""
+    sends: ClassVar[tuple[str, ...]] = ()
+    """Vectors that it sends beside its update."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,10 +50,38 @@ class ClientRule(Options, ABC):
         """K for a client with so many examples."""
         return self.steps or (self.epochs or 1) * math.ceil(examples / self.batch_size)
 
-    def begin(self, x: Tensor) -> State:
-        """State that lives for one job, starting from the pulled model x."""
+    def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
+        """State that lives for one job: from the pulled model, what came beside it, and what the client has kept."""
         return {}
 
     @abstractmethod
-    def step(self, y: Tensor, g: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         """One local step: from y along the gradient g, x being the pulled model.  Returns the new y and state."""
+
+    def finish(self, y: Tensor, x: Tensor, lr: Number, steps: Number, state: State) -> tuple[State, State]:
+        """After the last of `steps` steps: what is sent beside the update, and what the client keeps."""
+        return {}, {}
+
+    def server(self) -> ServerHalf | None:
+        """The rule's other half, for rules that need one."""
+        return None
+
+
+class ServerHalf(ABC):
+    """What a client rule needs at the server, whatever the server's own rule is."""
+
+    @abstractmethod
+    def start(self, x: Tensor, clients: int) -> None: ...
+
+    @abstractmethod
+    def extra(self) -> Mapping[str, Tensor]:
+        """What goes down beside x."""
+
+    @abstractmethod
+    def receive(self, update: Update) -> None: ...
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, State
+from offbeat.clients.base import ClientRule, Number, State
 from offbeat.options import NonNegative
 
 
@@ -15,9 +15,8 @@ class Prox(ClientRule):
     """SGD on F_i(y) + (mu/2)‖y − x‖², x being the pulled model."""
 
     mu: NonNegative = 0.01
-    weight_decay: NonNegative = 0.0
 
-    def step(self, y: Tensor, g: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         if self.weight_decay:
             g = g.add(y, alpha=self.weight_decay)
-        return y.sub(g.add(y - x, alpha=self.mu), alpha=self.lr), state
+        return y - lr * g.add(y - x, alpha=self.mu), state

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, State
+from offbeat.clients.base import ClientRule, Number, State
 from offbeat.options import NonNegative
 
 
@@ -15,16 +16,15 @@ from offbeat.options import NonNegative
 class SGD(ClientRule):
     """m ← momentum·m + g + weight_decay·y;  y ← y − lr·m.  The momentum starts at zero with every job."""
 
-    weight_decay: NonNegative = 0.0
     momentum: NonNegative = 0.0
 
-    def begin(self, x: Tensor) -> State:
+    def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
         return {"m": torch.zeros_like(x)} if self.momentum else {}
 
-    def step(self, y: Tensor, g: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         if self.weight_decay:
             g = g.add(y, alpha=self.weight_decay)
         if self.momentum:
             g = g.add(state["m"], alpha=self.momentum)
             state = {"m": g}
-        return y.sub(g, alpha=self.lr), state
+        return y - lr * g, state

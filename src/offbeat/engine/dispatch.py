@@ -9,33 +9,61 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
-from offbeat.options import Count, Options, Positive
+from offbeat.options import Count, NonNegative, Options, Positive
+from offbeat.seeds import exponential, key, uniform
+
+NOBODY = 1 << 62  # a job's number that is never reached
 
 
 @dataclass(kw_only=True)
 class Dispatch(Options, ABC):
-    concurrency: Count = 10
-    """M_c: clients that work at the same time."""
+    anarchic: ClassVar[bool] = False
+    """Whether clients join by their own will instead of being drawn."""
 
-    def start(self) -> None:
-        self.open = self.concurrency  # places that wait for a client
+    def start(self, clients: int) -> None:
+        """Begin with so many clients."""
+        self.clients = clients
+        self.open = self.places  # that wait for a client
         self.buffered = 0  # arrivals since the last step
 
-    def sent(self, count: int, now: float) -> float | None:
-        """`count` of the open places were filled; the answer is a moment at which to look again, if any."""
-        self.open -= count
-        return None
+    @property
+    @abstractmethod
+    def places(self) -> int:
+        """Most clients that are busy at the same time."""
 
-    def accepts(self, job: Job, version: int) -> bool:
+    @property
+    def draws_sleepers(self) -> bool:
+        """Whether clients are drawn that are asleep; they begin when they wake up."""
+        return False
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """How likely each client is drawn; empty: all alike."""
+        return ()
+
+    @property
+    def wake_at(self) -> float:
+        """A moment at which a step may be due without an arrival."""
+        return math.inf
+
+    def lag(self, job_seed: int) -> int:
+        """How many versions before the latest one a job starts from."""
+        return 0
+
+    def sent(self, count: int, first: int, now: float) -> None:
+        """`count` of the open places were filled, by jobs numbered from `first`."""
+        self.open -= count
+
+    def accepts(self, job: Job) -> bool:
         """Whether an arriving update still counts."""
         return True
 
     @abstractmethod
-    def freed(self, job: Job, version: int, arrived: bool) -> None:
+    def freed(self, job: Job, arrived: bool) -> None:
         """A client came free, because its update arrived or because its trip was given up."""
 
     @abstractmethod
@@ -54,46 +82,96 @@ class Dispatch(Options, ABC):
 
 
 @dataclass(kw_only=True)
-class Rounds(Dispatch):
-    """Synchronous: draw a cohort of `concurrency` clients, wait for all of it, step.
-
-    With a deadline the server steps after that many seconds with what it has; what comes later does not count.
-    Clients that are given up are not waited for.
-    """
+class _Cohorts(Dispatch):
+    """Synchronous: a cohort is sent out, waited for, and stepped with."""
 
     deadline: Positive | None = None
-    """Seconds after which a round ends."""
+    """Seconds after which a round ends with what it has; what comes later does not count."""
 
-    def start(self) -> None:
-        super().start()
+    def start(self, clients: int) -> None:
+        super().start(clients)
         self.pending = 0  # jobs of this round that are out
+        self.first = 0  # number of its first job
         self.ends = math.inf
 
-    def sent(self, count: int, now: float) -> float | None:
-        if not count:
-            return None
-        self.open, self.pending = 0, count  # a cohort may be smaller when few are awake
-        if self.deadline is not None:
-            self.ends = now + self.deadline
-            return self.ends
-        return None
+    @property
+    def wake_at(self) -> float:
+        return self.ends
 
-    def accepts(self, job: Job, version: int) -> bool:
-        return job.version == version
+    def sent(self, count: int, first: int, now: float) -> None:
+        if count:
+            self.open, self.pending, self.first = 0, count, first  # fewer than wanted when few are awake
+            self.ends = math.inf if self.deadline is None else now + self.deadline
 
-    def freed(self, job: Job, version: int, arrived: bool) -> None:
-        if job.version == version:
-            self.pending -= 1
+    def accepts(self, job: Job) -> bool:
+        return job.id >= self.first
+
+    def freed(self, job: Job, arrived: bool) -> None:
+        self.pending -= job.id >= self.first
 
     def due(self, now: float) -> bool:
         return not self.open and (self.pending == 0 or now >= self.ends)
 
     def stepped(self) -> None:
-        self.open, self.pending, self.ends = self.concurrency, 0, math.inf
+        self.open, self.pending, self.first, self.ends = self.places, 0, NOBODY, math.inf
 
 
 @dataclass(kw_only=True)
-class Buffered(Dispatch):
+class Rounds(_Cohorts):
+    """Synchronous: draw a cohort of `concurrency` clients, wait for all of it, step.
+
+    Clients that are given up are not waited for.
+    """
+
+    concurrency: Count = 10
+    """Clients in a cohort."""
+    asleep: Literal["skip", "wait"] = "skip"
+    """Draw from those that are awake, or from all and wait until the sleepers have woken up and trained: "device
+    sampling" in the MIFA paper."""
+    last_models: Count = 1
+    """Each client starts from one of the last n models at random: how the Anarchic FL paper emulates asynchrony."""
+    probabilities: tuple[NonNegative, ...] = ()
+    """How likely each client is drawn (one after the other, without replacement); empty: all alike."""
+
+    @property
+    def places(self) -> int:
+        return self.concurrency
+
+    @property
+    def draws_sleepers(self) -> bool:
+        return self.asleep == "wait"
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        return self.probabilities
+
+    def lag(self, job_seed: int) -> int:
+        return int(uniform(key(job_seed, "lag")) * self.last_models) if self.last_models > 1 else 0
+
+
+@dataclass(kw_only=True)
+class Available(_Cohorts):
+    """Synchronous: in every round all clients that are awake train; the rounds of MIFA."""
+
+    @property
+    def places(self) -> int:
+        return self.clients
+
+
+@dataclass(kw_only=True)
+class _Busy(Dispatch):
+    """Asynchronous with a bounded number of busy clients."""
+
+    concurrency: Count = 10
+    """M_c: clients that work at the same time."""
+
+    @property
+    def places(self) -> int:
+        return self.concurrency
+
+
+@dataclass(kw_only=True)
+class Buffered(_Busy):
     """Asynchronous, as in CA²FL: step at every `buffer`-th arrival, then draw as many new clients as have arrived.
 
     A trip that is given up is replaced at once.
@@ -111,11 +189,9 @@ class Buffered(Dispatch):
                 key="buffer",
             )
 
-    def freed(self, job: Job, version: int, arrived: bool) -> None:
-        if arrived:
-            self.buffered += 1
-        else:
-            self.open += 1
+    def freed(self, job: Job, arrived: bool) -> None:
+        self.buffered += arrived
+        self.open += not arrived
 
     def due(self, now: float) -> bool:
         return self.buffered >= self.buffer
@@ -126,7 +202,7 @@ class Buffered(Dispatch):
 
 
 @dataclass(kw_only=True)
-class KeepBusy(Dispatch):
+class KeepBusy(_Busy):
     """Asynchronous, as in FedBuff: every client that comes free is replaced at once; step at every `buffer`-th arrival.
 
     A fast client can then be in one buffer twice.
@@ -135,7 +211,7 @@ class KeepBusy(Dispatch):
     buffer: Count = 5
     """M: arrivals a step."""
 
-    def freed(self, job: Job, version: int, arrived: bool) -> None:
+    def freed(self, job: Job, arrived: bool) -> None:
         self.open += 1
         self.buffered += arrived
 
@@ -147,10 +223,10 @@ class KeepBusy(Dispatch):
 
 
 @dataclass(kw_only=True)
-class PerArrival(Dispatch):
+class PerArrival(_Busy):
     """Asynchronous, as in FedAsync: step at every arrival; every client that comes free is replaced at once."""
 
-    def freed(self, job: Job, version: int, arrived: bool) -> None:
+    def freed(self, job: Job, arrived: bool) -> None:
         self.open += 1
         self.buffered += arrived
 
@@ -161,9 +237,84 @@ class PerArrival(Dispatch):
         self.buffered = 0
 
 
+@dataclass(kw_only=True)
+class Periodic(_Busy):
+    """Asynchronous, as in FedLuck: step every `period` seconds with what has arrived, then draw as many new clients.
+
+    When nothing has arrived x stays, and the version still advances.
+    """
+
+    period: Positive = 1.0
+    """T̃: seconds between two steps."""
+
+    def start(self, clients: int) -> None:
+        super().start(clients)
+        self.periods = 1  # that have begun
+
+    @property
+    def wake_at(self) -> float:
+        return self.periods * self.period
+
+    def freed(self, job: Job, arrived: bool) -> None:
+        self.buffered += 1
+
+    def due(self, now: float) -> bool:
+        return now >= self.wake_at
+
+    def stepped(self) -> None:
+        self.open += self.buffered
+        self.buffered = 0
+        self.periods += 1
+
+
+@dataclass(kw_only=True)
+class Anarchic(Dispatch):
+    """Each worker joins when it likes; the server only collects, and steps at every `buffer`-th arrival.
+
+    After a trip, and before its first, a worker idles for an exponential time.  With `probabilities` its mean is
+    inverse to the worker's own, so that arrivals come from the workers in these proportions (when idling is long
+    against work).
+    """
+
+    anarchic: ClassVar[bool] = True
+
+    buffer: Count = 5
+    """m: arrivals a step."""
+    idle: Positive = 1.0
+    """Mean seconds of idling."""
+    probabilities: tuple[Positive, ...] = ()
+    """How the arrivals are divided among the workers; empty: all alike."""
+
+    @property
+    def places(self) -> int:
+        return 0
+
+    def gap(self, client: int, seed: int) -> float:
+        """Seconds for which a worker idles."""
+        mean = self.idle
+        if self.probabilities:
+            mean *= sum(self.probabilities) / (self.clients * self.probabilities[client])
+        return mean * exponential(seed)
+
+    def sent(self, count: int, first: int, now: float) -> None:
+        pass
+
+    def freed(self, job: Job, arrived: bool) -> None:
+        self.buffered += arrived
+
+    def due(self, now: float) -> bool:
+        return self.buffered >= self.buffer
+
+    def stepped(self) -> None:
+        self.buffered = 0
+
+
 DISPATCHES: dict[str, type[Dispatch]] = {
     "rounds": Rounds,
+    "available": Available,
     "buffered": Buffered,
     "keep-busy": KeepBusy,
     "per-arrival": PerArrival,
+    "periodic": Periodic,
+    "anarchic": Anarchic,
 }

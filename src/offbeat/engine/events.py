@@ -28,7 +28,9 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A moment that was asked for with `wake`."""
+    """A moment that was asked for with `wake`; `client` is the one that joins by its own will, if any."""
+
+    client: int | None = None
 
 
 Event = Arrival | Lost | Tick
@@ -42,7 +44,7 @@ class Transport(Protocol):
 
     def send(self, jobs: Sequence[Job]) -> None: ...
 
-    def wake(self, at: float) -> None:
+    def wake(self, at: float, client: int | None = None) -> None:
         """Ask for a `Tick` at that time."""
 
     def receive(self) -> Event:

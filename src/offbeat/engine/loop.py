@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from offbeat.algorithms import Algorithm
-from offbeat.engine.dispatch import Dispatch
-from offbeat.engine.events import Arrival, Lost, Outcome, Transport
+from offbeat.clients import ServerHalf
+from offbeat.engine.dispatch import Anarchic, Dispatch
+from offbeat.engine.events import Arrival, Lost, Outcome, Tick, Transport
 from offbeat.engine.pool import Pool
 from offbeat.messages import Job
 from offbeat.seeds import key
 from offbeat.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the server asks of a client."""
+
+    steps: int
+    peer_seconds: float = 0.0  # a step, for talking to other clients
+    compression_rate: float | None = None
 
 
 class Loop:
@@ -24,18 +38,26 @@ class Loop:
         world: World,
         transport: Transport,
         clients: int,
-        steps: Callable[[int], int],
+        terms: Callable[[int], Terms],
         seed: int,
+        half: ServerHalf | None = None,
+        outgoing: Callable[[Tensor, int], Tensor] = lambda x, version: x,
     ) -> None:
         self.algorithm, self.dispatch, self.world, self.transport = algorithm, dispatch, world, transport
-        self.steps = steps  # local steps to ask of a client
+        self.terms = terms  # for each client
+        self.half = half  # the server's half of the client rule
+        self.outgoing = outgoing  # x as it goes out
         self.seed = seed
         self.pool = Pool(clients, seed)
         self.jobs = 0  # ever sent
+        self.models: deque[tuple[int, Tensor]] = deque(maxlen=getattr(dispatch, "last_models", 1))
 
     def start(self) -> None:
         """Send out the first jobs."""
-        self.dispatch.start()
+        self.dispatch.start(len(self.pool))
+        self._remember()
+        for client in range(len(self.pool)) if self.dispatch.anarchic else ():
+            self._idle(client)
         self._send()
 
     def turn(self) -> Outcome:
@@ -43,52 +65,110 @@ class Loop:
         event = self.transport.receive()
         staleness, aggregated = 0, False
         if isinstance(event, (Arrival, Lost)):
-            job = event.job
-            self.pool.release(job.client)
+            self.pool.release(event.job.client)
             if isinstance(event, Arrival):
-                staleness = self.algorithm.tau(job)
-                aggregated = self.dispatch.accepts(job, self.algorithm.version)
+                staleness = self.algorithm.tau(event.job)
+                aggregated = self.dispatch.accepts(event.job)
                 if aggregated:
-                    self.algorithm.receive(job, event.update)
-            self.dispatch.freed(job, self.algorithm.version, isinstance(event, Arrival))
+                    self._take_in(event)
+            self.dispatch.freed(event.job, isinstance(event, Arrival))
+            if self.dispatch.anarchic:
+                self._idle(event.job.client)
         stepped = self.dispatch.due(self.transport.now)
         if stepped:
             self.algorithm.step()
             self.dispatch.stepped()
+            self._remember()
+        if isinstance(event, Tick) and event.client is not None:
+            self._join(event.client)
         self._send()
         return Outcome(self.transport.now, event, staleness, aggregated, stepped)
+
+    def _take_in(self, arrival: Arrival) -> None:
+        self.algorithm.receive(arrival.job, arrival.update)
+        if self.half is not None:
+            self.half.receive(arrival.update)
+
+    def _remember(self) -> None:
+        """Keep the new version for those that will start from it."""
+        self.models.append((self.algorithm.version, self.outgoing(self.algorithm.x, self.algorithm.version)))
 
     def _send(self) -> None:
         """Fill the open places with clients that are idle and awake; come back later for those that stay open."""
         now = self.transport.now
-        wanted = self.dispatch.open
-        if not wanted:
-            return
-        clients = self.pool.draw(wanted, lambda client: self.world.awake(self.seed, client, now))
-        self.transport.send([self._job(client) for client in clients])
-        again = self.dispatch.sent(len(clients), now)
-        if again is not None:
-            self.transport.wake(again)
         if self.dispatch.open:
-            self.transport.wake(self.world.availability.next_change(now))
+            clients = self._draw(self.dispatch.open)
+            self._dispatch(clients)
+            if self.dispatch.open:
+                self.transport.wake(self.world.availability.next_change(now))
+        self.transport.wake(self.dispatch.wake_at)
+
+    def _draw(self, count: int) -> list[int]:
+        network = self.algorithm.network()
+        if network is None or network.clusters == 1:
+            return self.pool.draw(count, self._awake, self.dispatch.weights)
+        clusters, n = network.clusters, len(self.pool)  # as many of each cluster
+        members = (lambda c, k=k: network.cluster(c, n) == k and self._awake(c) for k in range(clusters))
+        return [client for member in members for client in self.pool.draw(count // clusters, member)]
+
+    def _awake(self, client: int) -> bool:
+        return self.dispatch.draws_sleepers or self.world.awake(self.seed, client, self.transport.now)
+
+    def _dispatch(self, clients: Sequence[int]) -> None:
+        first = self.jobs + 1
+        self.transport.send([self._job(client) for client in clients])
+        self.dispatch.sent(len(clients), first, self.transport.now)
+
+    def _idle(self, client: int) -> None:
+        """An anarchic worker will join again after a while."""
+        assert isinstance(self.dispatch, Anarchic)
+        gap = self.dispatch.gap(client, key(self.seed, "gap", client, self.pool.trips[client]))
+        self.transport.wake(self.transport.now + gap, client)
+
+    def _join(self, client: int) -> None:
+        """An anarchic worker joins, or looks again when it may be awake."""
+        if self._awake(client):
+            self.pool.take(client)
+            self._dispatch([client])
+        else:
+            self.transport.wake(self.world.availability.next_change(self.transport.now), client)
 
     def _job(self, client: int) -> Job:
         self.jobs += 1
         seed = key(self.seed, "job", client, self.pool.trips[client])
-        return Job(self.jobs, client, self.algorithm.version, self.algorithm.x, self.steps(client), seed)
+        version, x = self.models[max(0, len(self.models) - 1 - self.dispatch.lag(seed))]
+        terms = self.terms(client)
+        steps = self.world.steps(self.seed, terms.steps, client, seed, self.transport.now)
+        return Job(
+            id=self.jobs,
+            client=client,
+            version=version,
+            x=x,
+            steps=steps,
+            seed=seed,
+            rate=self.algorithm.local_rate(),
+            peer_seconds=steps * terms.peer_seconds,
+            compression_rate=terms.compression_rate,
+            extra=self.half.extra() if self.half is not None else {},
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "algorithm": self.algorithm.state_dict(),
             "dispatch": self.dispatch.state_dict(),
             "pool": self.pool.state_dict(),
+            "half": self.half.state_dict() if self.half is not None else None,
             "jobs": self.jobs,
+            "models": list(self.models),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Instead of `start`; the transport's state is its own."""
-        self.dispatch.start()
+        self.dispatch.start(len(self.pool))
         self.algorithm.load_state_dict(state["algorithm"])
         self.dispatch.load_state_dict(state["dispatch"])
         self.pool.load_state_dict(state["pool"])
+        if self.half is not None:
+            self.half.load_state_dict(state["half"])
         self.jobs = state["jobs"]
+        self.models.extend(state["models"])

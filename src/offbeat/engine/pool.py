@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,26 +33,37 @@ class Pool:
     def busy(self) -> int:
         return len(self.order) - self.idle
 
-    def draw(self, count: int, awake: Callable[[int], bool]) -> list[int]:
-        """Up to `count` idle clients that are awake, uniformly and without replacement; they are busy from now on."""
+    def draw(self, count: int, awake: Callable[[int], bool], weights: Sequence[float] = ()) -> list[int]:
+        """Up to `count` idle clients that are awake, without replacement; they are busy from now on.
+
+        Uniformly, or one after the other with probabilities in proportion to their weights.
+        """
         drawn: list[int] = []
-        while len(drawn) < count and (client := self._pick(awake)) is not None:
-            self._swap(client, self.idle - 1)
-            self.idle -= 1
-            self.trips[client] += 1
+        while len(drawn) < count and (client := self._pick(awake, weights)) is not None:
+            self.take(client)
             drawn.append(client)
         return drawn
+
+    def take(self, client: int) -> None:
+        self._swap(client, self.idle - 1)
+        self.idle -= 1
+        self.trips[client] += 1
 
     def release(self, client: int) -> None:
         self._swap(client, self.idle)
         self.idle += 1
 
-    def _pick(self, awake: Callable[[int], bool]) -> int | None:
-        for _ in range(PATIENCE if self.idle else 0):
+    def _pick(self, awake: Callable[[int], bool], weights: Sequence[float]) -> int | None:
+        for _ in range(PATIENCE if self.idle and not weights else 0):
             client = self.order[int(self._uniform() * self.idle)]
             if awake(client):
                 return client
         candidates = [client for client in self.order[: self.idle] if awake(client)]
+        if weights:
+            shares = list(itertools.accumulate(weights[client] for client in candidates))
+            if not shares or shares[-1] <= 0.0:
+                return None
+            return candidates[bisect.bisect_right(shares, self._uniform() * shares[-1])]
         return candidates[int(self._uniform() * len(candidates))] if candidates else None
 
     def _uniform(self) -> float:

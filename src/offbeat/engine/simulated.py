@@ -21,13 +21,17 @@ class Trainer(Protocol):
     """Does the clients' local work."""
 
     bulk: int  # most jobs that are worth training at once
-    upload_bytes: int  # what an update costs on the wire
+
+    def upload_bytes(self, job: Job) -> int:
+        """What the job's update will cost on the wire."""
+
+    def download_bytes(self, job: Job) -> int: ...
 
     def train(self, jobs: Sequence[Job]) -> list[Update]: ...
 
 
-_LOST, _ARRIVAL, _TICK = 0, 1, 2
-_Entry = tuple[float, int, int, int]  # time, sequence number, kind, job id: ties are broken by order of sending
+_LOST, _ARRIVAL, _TICK, _JOIN = range(4)
+_Entry = tuple[float, int, int, int]  # time, sequence number, kind, job or client: ties are broken by order of sending
 
 
 class Simulated:
@@ -45,14 +49,16 @@ class Simulated:
 
     def send(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            down = job.x.nbytes + sum(t.nbytes for t in job.extra.values())
-            seconds, arrives = self.world.trip(self.seed, job, down, self.trainer.upload_bytes)
+            down = self.trainer.download_bytes(job)
+            end, arrives = self.world.trip(self.seed, job, down, self.trainer.upload_bytes(job), self.now)
             self.bytes_down += down
             self.flying[job.id] = job, self.now
-            self._push(self.now + seconds, _ARRIVAL if arrives else _LOST, job.id)
+            self._push(end, _ARRIVAL if arrives else _LOST, job.id)
 
-    def wake(self, at: float) -> None:
-        if math.isfinite(at) and at not in self._ticks:
+    def wake(self, at: float, client: int | None = None) -> None:
+        if client is not None:
+            self._push(at, _JOIN, client)
+        elif math.isfinite(at) and at not in self._ticks:
             self._ticks.add(at)
             self._push(at, _TICK, 0)
 
@@ -64,6 +70,8 @@ class Simulated:
             self._train()
         heapq.heappop(self.heap)
         self.now = max(self.now, time)
+        if kind == _JOIN:
+            return Tick(number)
         if kind == _TICK:
             self._ticks.discard(time)
             return Tick()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from offbeat.algorithms import ALGORITHMS
-from offbeat.engine import DISPATCHES, Arrival, Loop, Simulated
+from offbeat.engine import DISPATCHES, Arrival, Loop, Simulated, Terms
 from offbeat.messages import Job, Update
 from offbeat.world import HalfNormal, World
 
@@ -21,11 +22,17 @@ class NoTraining:
     bulk = 256
 
     def __init__(self, dim: int) -> None:
-        self.upload_bytes = 4 * dim
+        self.bytes = 4 * dim
         self.delta = torch.full((dim,), 1e-6)
 
+    def upload_bytes(self, job: Job) -> int:
+        return self.bytes
+
+    def download_bytes(self, job: Job) -> int:
+        return self.bytes
+
     def train(self, jobs: Sequence[Job]) -> list[Update]:
-        return [Update(j.id, j.client, j.version, self.delta, j.steps, 1, self.upload_bytes) for j in jobs]
+        return [Update(j.id, j.client, j.version, self.delta, j.steps, 1, self.bytes) for j in jobs]
 
 
 def engine(
@@ -39,10 +46,11 @@ def engine(
     """Simulate so many arrivals without training.  d = 7,850 is logistic regression on MNIST."""
     rule = ALGORITHMS[algorithm]()
     kind = DISPATCHES[rule.dispatches[0]]
-    options = {"concurrency": concurrency} | ({"buffer": buffer} if hasattr(kind, "buffer") else {})
+    names = {field.name for field in fields(kind)}
+    options = {k: v for k, v in (("concurrency", concurrency), ("buffer", buffer)) if k in names}
     dispatch, world = kind(**options), World(delay=HalfNormal())
     transport = Simulated(world, NoTraining(dim), seed=0)
-    loop = Loop(rule, dispatch, world, transport, clients, lambda _: 10, seed=0)
+    loop = Loop(rule, dispatch, world, transport, clients, lambda _: Terms(10), seed=0)
     started = time.perf_counter()
     rule.start(torch.zeros(dim), clients)
     loop.start()

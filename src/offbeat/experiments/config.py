@@ -16,8 +16,18 @@ from typing import Any, cast, get_args
 import pydantic
 import tomli_w
 
-from offbeat.algorithms import ALGORITHMS, STALENESS, Algorithm, Staleness
+from offbeat.algorithms import (
+    ALGORITHMS,
+    OPTIMISERS,
+    STALENESS,
+    TOPOLOGIES,
+    Algorithm,
+    ServerOptimiser,
+    Staleness,
+    Topology,
+)
 from offbeat.clients import CLIENTS, ClientRule
+from offbeat.compression import CODECS, Codec, Compression
 from offbeat.data import DATASETS, PARTITIONS, Partition, Source
 from offbeat.engine import DISPATCHES, Dispatch
 from offbeat.errors import ConfigError, nearest
@@ -26,7 +36,7 @@ from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource, name_of, 
 from offbeat.memory import MEMORIES, Memory
 from offbeat.models import MODELS, Model
 from offbeat.options import Options, hints
-from offbeat.world import AVAILABILITIES, DELAYS, Availability, Delay, World
+from offbeat.world import AVAILABILITIES, DELAYS, EFFORTS, Availability, Delay, Effort, World
 
 Table = dict[str, Any]
 
@@ -38,6 +48,10 @@ CHOICES: dict[type, Mapping[str, type]] = {
     Availability: AVAILABILITIES,
     Memory: MEMORIES,
     Staleness: STALENESS,
+    ServerOptimiser: OPTIMISERS,
+    Topology: TOPOLOGIES,
+    Codec: CODECS,
+    Effort: EFFORTS,
     Source: DATASETS,
     Partition: PARTITIONS,
     Model: MODELS,
@@ -95,6 +109,7 @@ def parse(table: Table) -> Experiment:
     values["model"] = _choose(Model, table.get("model", {}), "model", "lr")
     values["data"] = _data(table.get("data", {}))
     values["world"] = _plain(World, table.get("world", {}), "world")
+    values["compression"] = _plain(Compression, table.get("compression", {}), "compression")
     values["evaluation"] = _plain(Evaluation, table.get("evaluation", {}), "evaluation")
     return cast("Experiment", _make(Experiment, values, ""))
 

@@ -11,17 +11,29 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms import CA2FL, Algorithm
-from offbeat.clients import SGD, ClientRule
+from offbeat.algorithms import CA2FL, Algorithm, FedLuck
+from offbeat.algorithms.network import Network
+from offbeat.clients import CLIENTS, SGD, ClientRule
+from offbeat.compression import Compression
 from offbeat.data import IID, Dataset, Digits, Federated, Partition, Source, data_dir
-from offbeat.engine import DISPATCHES, EXECUTORS, Dispatch, Evaluator, Executor, Work, choose
-from offbeat.engine.executors import Choice
+from offbeat.engine import (
+    DISPATCHES,
+    EXECUTORS,
+    Dispatch,
+    Evaluator,
+    Executor,
+    Periodic,
+    Terms,
+    Work,
+    choose,
+)
+from offbeat.engine.executors import Choice, Gossip, why_not_stackable
 from offbeat.errors import ConfigError
 from offbeat.experiments.own import OwnPartition
 from offbeat.models import LR, Model
 from offbeat.options import Count, Natural, Options, Positive
 from offbeat.seeds import key, stream
-from offbeat.world import World
+from offbeat.world import AsAsked, World
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -73,6 +85,7 @@ class Experiment(Options):
     algorithm: Algorithm = field(default_factory=CA2FL)
     client: ClientRule = field(default_factory=SGD)
     dispatch: Dispatch
+    compression: Compression = field(default_factory=Compression)
     world: World = field(default_factory=World)
     evaluation: Evaluation = field(default_factory=Evaluation)
     rounds: Count = 100
@@ -85,33 +98,69 @@ class Experiment(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        rule = type(self.algorithm).__name__
         name = next((name for name, kind in DISPATCHES.items() if type(self.dispatch) is kind), None)
         if name is not None and name not in self.algorithm.dispatches:
-            rule = type(self.algorithm).__name__
             raise ConfigError(
                 f"{name!r} makes no sense for {rule}; valid: {', '.join(self.algorithm.dispatches)}.",
                 key="dispatch.name",
             )
+        if self.algorithm.single_step and self.client.steps != 1:
+            raise ConfigError(f"{rule} is defined for one local step: give steps = 1", key="client.steps")
+        other = self.algorithm.client_rule
+        if other is not None and not isinstance(self.client, CLIENTS[other]):
+            raise ConfigError(f"{rule} is the server of the client rule {other!r}", key="client.name")
 
     def assemble(self, folder: str | os.PathLike[str] | None = None) -> Assembly:
         """Load the data, build the model, check that everything fits; nothing is written."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
         data = self.data.load(data_dir(folder), self.seed)
-        if self.dispatch.concurrency > data.clients:
+        busy: int = getattr(self.dispatch, "concurrency", 0)
+        if busy > data.clients:
             raise ConfigError(
-                f"{self.dispatch.concurrency} busy clients of {data.clients}: at most {data.clients}",
-                key="dispatch.concurrency",
+                f"{busy} busy clients of {data.clients}: at most {data.clients}", key="dispatch.concurrency"
             )
+        shares: tuple[float, ...] = getattr(self.dispatch, "probabilities", ())
+        if shares and len(shares) != data.clients:
+            raise ConfigError(f"{len(shares)} values for {data.clients} clients", key="dispatch.probabilities")
         if self.client.batch_size > len(data.dataset.y):
             raise ConfigError(
                 f"{self.client.batch_size}, but there are {len(data.dataset.y)} training examples in all",
                 key="client.batch_size",
             )
         module = self._module(data.dataset)
-        work = Work(module, data, self.client, torch.device(self.device))
+        work = Work(module, data, self.client, torch.device(self.device), self.compression)
         executor = choose(self.executor, work)
-        return Assembly(self, executor, EXECUTORS[executor](work), Evaluator(work, self.evaluation.batch_size))
+        network = self.algorithm.network()
+        if network is None:
+            return Assembly(self, executor, EXECUTORS[executor](work), Evaluator(work, self.evaluation.batch_size))
+        self._check_network(network, work)
+        gossip = Gossip(work, network, key(self.seed, "gossip"))
+        return Assembly(self, "vectorised", gossip, Evaluator(work, self.evaluation.batch_size))
+
+    def _check_network(self, network: Network, work: Work) -> None:
+        """Clients that talk to each other step together: everybody the same number of plain steps, all models
+        stacked."""
+        obstacle = why_not_stackable(work)
+        if obstacle:
+            raise ConfigError(
+                f"gossip stacks all clients' models, which this one does not allow: {obstacle}", key="model"
+            )
+        if self.client.steps is None:
+            raise ConfigError(
+                "gossip needs the same number of local steps of everybody: give steps", key="client.steps"
+            )
+        if self.client.keeps or getattr(self.client, "momentum", 0):
+            raise ConfigError("gossip takes plain steps: sgd without momentum, or prox", key="client.name")
+        if not isinstance(self.world.effort, AsAsked):
+            raise ConfigError("gossip needs the same number of local steps of everybody", key="world.effort")
+        per_cluster: int = getattr(self.dispatch, "concurrency", work.data.clients)
+        if per_cluster % network.clusters or network.clusters > work.data.clients:
+            raise ConfigError(
+                f"{per_cluster} clients a round cannot be divided evenly among {network.clusters} clusters",
+                key="dispatch.concurrency",
+            )
 
     def _module(self, dataset: Dataset) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -162,7 +211,36 @@ class Assembly:
     executor_name: Literal["sequential", "vectorised"]
     executor: Executor
     evaluate: Evaluator
+    _chosen: dict[int, Terms] = field(default_factory=dict)
 
     @property
     def work(self) -> Work:
         return self.executor.work
+
+    def terms(self, client: int) -> Terms:
+        """What is asked of a client: as the client rule says, or as an algorithm that plans has chosen."""
+        algorithm = self.experiment.algorithm
+        network = algorithm.network()
+        if not isinstance(algorithm, FedLuck):
+            return Terms(self.work.steps(client), network.peer_seconds if network is not None else 0.0)
+        if client not in self._chosen:
+            k, delta = self._choose(algorithm, client)
+            self._chosen[client] = Terms(k, compression_rate=delta)
+        return self._chosen[client]
+
+    def _choose(self, algorithm: FedLuck, client: int) -> tuple[int, float]:
+        """FedLuck's (k, δ) from the device's α_i and β_i: given, or as the device itself measures them."""
+        experiment, dispatch = self.experiment, self.experiment.dispatch
+        assert isinstance(dispatch, Periodic)  # FedLuck names no other
+        profile = experiment.world.delay.profile(
+            client, key(experiment.seed, "device", client), 4 * self.work.layout.dim
+        )
+        for name, values in (("alpha", algorithm.alpha), ("beta", algorithm.beta)):
+            if values and len(values) != self.work.data.clients:
+                raise ConfigError(f"{len(values)} values for {self.work.data.clients} clients", key=f"algorithm.{name}")
+        if not (algorithm.alpha and algorithm.beta) and profile is None:
+            raise ConfigError("give alpha and beta, or use the delay law 'devices'", key="algorithm.alpha")
+        alpha, beta = profile or (0.0, 0.0)
+        alpha = algorithm.alpha[client] if algorithm.alpha else alpha
+        beta = algorithm.beta[client] if algorithm.beta else beta
+        return algorithm.choose(alpha, beta, dispatch.period)

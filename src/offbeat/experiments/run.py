@@ -101,10 +101,15 @@ class Run:
         self.transport = Simulated(experiment.world, assembly.executor, experiment.seed)
         algorithm, dispatch = copy.deepcopy(experiment.algorithm), copy.deepcopy(experiment.dispatch)
         work = assembly.work
+        clients, x = work.data.clients, work.layout.read(work.module)
+        half = work.rule.server()
         self.loop = Loop(
-            algorithm, dispatch, experiment.world, self.transport, work.data.clients, work.steps, experiment.seed
-        )
-        algorithm.start(work.layout.read(work.module), work.data.clients, experiment.seed)
+            algorithm, dispatch, experiment.world, self.transport, clients, assembly.terms, experiment.seed, half,
+            work.outgoing,
+        )  # fmt: skip
+        algorithm.start(x, clients, experiment.seed, experiment.world.availability.probability_of)
+        if half is not None:
+            half.start(x, clients)
         self.tally = Tally()
         self.metrics: list[dict[str, Any]] = []
         self.folder: RunFolder | None = None
@@ -242,6 +247,7 @@ class Run:
             "client_steps_per_second": tally.client_steps / wall if wall else 0.0,
             "bytes_up": tally.bytes_up,
             "bytes_down": tally.bytes_down,
+            "bytes_peer": self.assembly.executor.peer_bytes,
             "staleness_mean": tally.staleness_mean,
             "staleness_max": tally.staleness_max,
             "clients": self.assembly.work.data.clients,
@@ -265,6 +271,7 @@ class Run:
         else:
             self.loop.load_state_dict(state["loop"])
             self.transport.load_state_dict(state["transport"])
+            self.assembly.executor.load_state_dict(state["executor"])
             self.tally = Tally(**state["tally"])
             self._wall_before = self.tally.wall_seconds
             self.folder = RunFolder(path, state["metrics_bytes"], state["update_rows"])
@@ -280,6 +287,7 @@ class Run:
             {
                 "loop": self.loop.state_dict(),
                 "transport": self.transport.state_dict(),
+                "executor": self.assembly.executor.state_dict(),
                 "tally": asdict(self._timed()),
                 "metrics_bytes": self.folder.metrics_bytes,
                 "update_rows": self.folder.updates.rows,

@@ -2,8 +2,10 @@
 
 from offbeat.memory.base import Memory
 from offbeat.memory.dense import Dense
+from offbeat.memory.disk import Disk
+from offbeat.memory.held import Held
 from offbeat.memory.quantised import Quantised
 
-MEMORIES: dict[str, type[Memory]] = {"dense": Dense, "quantised": Quantised}
+MEMORIES: dict[str, type[Memory]] = {"dense": Dense, "quantised": Quantised, "disk": Disk, "held": Held}
 
-__all__ = ["MEMORIES", "Dense", "Memory", "Quantised"]
+__all__ = ["MEMORIES", "Dense", "Disk", "Held", "Memory", "Quantised"]

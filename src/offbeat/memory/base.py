@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -19,6 +19,9 @@ class Memory(Options, ABC):
     that was never seen.
     """
 
+    readable: ClassVar[bool] = True
+    """Whether the server can read a row, and so forget it."""
+
     def start(self, like: Tensor, clients: int) -> None:
         """Forget everything; rows will have the shape, type and device of `like`."""
         self.clients = clients
@@ -29,9 +32,22 @@ class Memory(Options, ABC):
     def __getitem__(self, client: int) -> Tensor:
         """h_i as it is stored.  Not to be changed by the caller."""
 
+    def difference(self, client: int, value: Tensor) -> Tensor:
+        """value − h_i, as a new tensor."""
+        return value - self[client]
+
+    def __len__(self) -> int:
+        """Clients that have an entry."""
+        return len(self.rows)
+
     @abstractmethod
     def store(self, client: int, value: Tensor, key: int) -> None:
         """h_i ← value; `key` seeds whatever is random about storing it."""
+
+    def forget(self, client: int) -> None:
+        """h_i ← 0, and i counts as never seen."""
+        self.mean = self.mean.sub(self[client], alpha=1 / self.clients)
+        del self.rows[client]
 
     @property
     @abstractmethod

@@ -13,22 +13,29 @@ from offbeat.world.delays import (
     Trip,
     Uniform,
 )
+from offbeat.world.effort import EFFORTS, AsAsked, Battery, Effort, PerClient, UniformSteps
 from offbeat.world.world import World
 
 __all__ = [
     "AVAILABILITIES",
     "DELAYS",
+    "EFFORTS",
     "Always",
+    "AsAsked",
     "Availability",
+    "Battery",
     "Bernoulli",
     "Constant",
     "Delay",
     "Devices",
+    "Effort",
     "Exponential",
     "HalfNormal",
     "LogNormal",
+    "PerClient",
     "Speeds",
     "Trip",
     "Uniform",
+    "UniformSteps",
     "World",
 ]

@@ -1,4 +1,4 @@
-"""Who is awake, that is, can be given a job."""
+"""Who is awake, that is, can be given a job and works on it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,35 @@ from offbeat.errors import ConfigError
 from offbeat.options import Options, Positive, Probability
 from offbeat.seeds import key, uniform
 
+Span = tuple[bool, float]  # awake or not, and until when at least
+
 
 class Availability(Options, ABC):
     @abstractmethod
-    def awake(self, client: int, client_key: int, now: float) -> bool: ...
+    def span(self, client: int, client_key: int, now: float) -> Span:
+        """Whether the client is awake now, and a later moment up to which that does not change."""
 
     @abstractmethod
     def next_change(self, now: float) -> float:
-        """The next moment at which somebody may wake up."""
+        """When the server should look again whether somebody has woken up."""
+
+    def probability_of(self, client: int) -> float | None:
+        """The client's probability of being awake, where the law has one."""
+        return None
 
 
 @dataclass(kw_only=True, frozen=True)
 class Always(Availability):
     """Everybody, always."""
 
-    def awake(self, client: int, client_key: int, now: float) -> bool:
-        return True
+    def span(self, client: int, client_key: int, now: float) -> Span:
+        return True, math.inf
 
     def next_change(self, now: float) -> float:
         return math.inf
+
+    def probability_of(self, client: int) -> float | None:
+        return 1.0
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -39,16 +49,19 @@ class Bernoulli(Availability):
     """One for all, or one a client."""
     slot: Positive = 1.0
 
-    def awake(self, client: int, client_key: int, now: float) -> bool:
-        p = self.probability
-        if isinstance(p, tuple):
-            if client >= len(p):
-                raise ConfigError(f"{len(p)} values, but there is a client {client}", key="probability")
-            p = p[client]
-        return uniform(key(client_key, "awake", self._slot(now))) < p
+    def span(self, client: int, client_key: int, now: float) -> Span:
+        return uniform(key(client_key, "awake", self._slot(now))) < self.probability_of(client), self.next_change(now)
 
     def next_change(self, now: float) -> float:
         return (self._slot(now) + 1) * self.slot
+
+    def probability_of(self, client: int) -> float:
+        p = self.probability
+        if not isinstance(p, tuple):
+            return p
+        if client >= len(p):
+            raise ConfigError(f"{len(p)} values, but there is a client {client}: give one a client", key="probability")
+        return p[client]
 
     def _slot(self, now: float) -> int:
         n = math.floor(now / self.slot)

@@ -31,6 +31,10 @@ class Delay(Options, ABC):
     @abstractmethod
     def seconds(self, trip: Trip) -> float: ...
 
+    def profile(self, client: int, client_key: int, model_bytes: int) -> tuple[float, float] | None:
+        """(α_i, β_i): seconds a local step, seconds to upload the whole model; None where the law has no such thing."""
+        return None
+
 
 @dataclass(kw_only=True, frozen=True)
 class Constant(Delay):
@@ -147,15 +151,23 @@ class Devices(Delay):
     sigma: NonNegative = 0.5
 
     def seconds(self, trip: Trip) -> float:
-        alpha = self._of(trip, "seconds_per_step", self.seconds_per_step, self.median_step)
-        up = self._of(trip, "up", self.up, self.median_up)
-        down = self._of(trip, "down", self.down, self.median_down)
+        alpha, up = self._step(trip.client, trip.client_key), self._up(trip.client, trip.client_key)
+        down = self._of(trip.client, trip.client_key, "down", self.down, self.median_down)
         return trip.steps * alpha + trip.bytes_down / down + trip.bytes_up / up
 
-    def _of(self, trip: Trip, name: str, values: tuple[float, ...], median: float) -> float:
+    def profile(self, client: int, client_key: int, model_bytes: int) -> tuple[float, float]:
+        return self._step(client, client_key), model_bytes / self._up(client, client_key)
+
+    def _step(self, client: int, client_key: int) -> float:
+        return self._of(client, client_key, "seconds_per_step", self.seconds_per_step, self.median_step)
+
+    def _up(self, client: int, client_key: int) -> float:
+        return self._of(client, client_key, "up", self.up, self.median_up)
+
+    def _of(self, client: int, client_key: int, name: str, values: tuple[float, ...], median: float) -> float:
         if values:
-            return given(values, trip.client, name)
-        return median * math.exp(self.sigma * normal(key(trip.client_key, name)))
+            return given(values, client, name)
+        return median * math.exp(self.sigma * normal(key(client_key, name)))
 
 
 def given(values: tuple[float, ...], client: int, name: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
@@ -12,6 +12,9 @@ from offbeat.options import Bound, Options, Positive
 from offbeat.seeds import key, uniform
 from offbeat.world.availability import Always, Availability
 from offbeat.world.delays import Delay, HalfNormal, Trip
+from offbeat.world.effort import AsAsked, Effort
+
+SLEEPS = 1_000_000  # spans after which a client that never wakes up is taken for dead
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -22,6 +25,10 @@ class World(Options):
     """How long a trip takes."""
     availability: Availability = field(default_factory=Always)
     """Who can be given a job."""
+    on_leave: Literal["finish", "lost", "late"] = "finish"
+    """What becomes of a trip whose client falls asleep: it is finished all the same, lost, or goes on at waking up."""
+    effort: Effort = field(default_factory=AsAsked)
+    """How many local steps a client does."""
     loss: Annotated[float, Bound(low=0, high=1, open="high")] = 0.0
     """Probability that a trip never comes back."""
     trip_timeout: Positive | None = None
@@ -29,18 +36,37 @@ class World(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.loss and self.trip_timeout is None:
-            raise ConfigError(f"needed with loss = {self.loss:g}: a lost client must come free", key="trip_timeout")
+        for reason, needed in ((f"loss = {self.loss:g}", self.loss), ("on_leave = 'lost'", self.on_leave == "lost")):
+            if needed and self.trip_timeout is None:
+                raise ConfigError(f"needed with {reason}: a lost client must come free", key="trip_timeout")
 
-    def trip(self, seed: int, job: Job, bytes_down: int, bytes_up: int) -> tuple[float, bool]:
-        """Seconds until the job ends and whether its update arrives; if not, the server gives up at that moment."""
+    def trip(self, seed: int, job: Job, bytes_down: int, bytes_up: int, now: float) -> tuple[float, bool]:
+        """When a job sent now ends and whether its update arrives; if not, the server gives up at that moment."""
         end = math.inf
         if not (self.loss and uniform(key(job.seed, "loss")) < self.loss):
             client_key, trip_key = key(seed, "device", job.client), key(job.seed, "delay")
-            end = self.delay.seconds(Trip(job.client, client_key, trip_key, job.steps, bytes_down, bytes_up))
-        if self.trip_timeout is not None and end > self.trip_timeout:
-            return self.trip_timeout, False
+            seconds = self.delay.seconds(Trip(job.client, client_key, trip_key, job.steps, bytes_down, bytes_up))
+            end = self._end(job.client, client_key, now, seconds + job.peer_seconds)
+        if self.trip_timeout is not None and end > now + self.trip_timeout:
+            return now + self.trip_timeout, False
         return end, True
 
+    def _end(self, client: int, client_key: int, now: float, seconds: float) -> float:
+        """When a client that is asked now has worked for so many seconds.  One that sleeps begins when it wakes up."""
+        left = seconds
+        for _ in range(SLEEPS):
+            awake, until = self.availability.span(client, client_key, now)
+            if awake and (self.on_leave == "finish" or now + left <= until):
+                return now + left
+            if awake:
+                left -= until - now
+                if self.on_leave == "lost" and not self.availability.span(client, client_key, until)[0]:
+                    return math.inf  # it leaves, and the update with it
+            now = until
+        return math.inf
+
     def awake(self, seed: int, client: int, now: float) -> bool:
-        return self.availability.awake(client, key(seed, "device", client), now)
+        return self.availability.span(client, key(seed, "device", client), now)[0]
+
+    def steps(self, seed: int, asked: int, client: int, job_seed: int, now: float) -> int:
+        return self.effort.steps(asked, client, key(seed, "device", client), job_seed, now)

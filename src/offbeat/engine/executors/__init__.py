@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from offbeat.engine.executors.base import Executor, threads
+from offbeat.engine.executors.gossip import Gossip
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
@@ -17,7 +18,17 @@ EXECUTORS: dict[str, type[Executor]] = {"sequential": Sequential, "vectorised": 
 
 Choice = Literal["auto", "sequential", "vectorised"]
 
-__all__ = ["EXECUTORS", "Choice", "Executor", "Sequential", "Vectorised", "choose", "threads"]
+__all__ = [
+    "EXECUTORS",
+    "Choice",
+    "Executor",
+    "Gossip",
+    "Sequential",
+    "Vectorised",
+    "choose",
+    "threads",
+    "why_not_stackable",
+]
 
 
 def choose(name: Choice, work: Work) -> Literal["sequential", "vectorised"]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -19,8 +20,20 @@ SMALL = 200_000  # parameters
 class Executor(ABC):
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.upload_bytes = 4 * work.layout.dim
+        self.peer_bytes = 0  # that clients have sent to each other
         self.bulk = max(1, min(256, BULK_BYTES // (4 * max(1, work.layout.dim))))
+
+    def upload_bytes(self, job: Job) -> int:
+        return self.work.upload_bytes(job)
+
+    def download_bytes(self, job: Job) -> int:
+        return self.work.download_bytes(job)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.work.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.work.load_state_dict(state)
 
     @abstractmethod
     def train(self, jobs: Sequence[Job]) -> list[Update]:

@@ -15,17 +15,18 @@ from offbeat.messages import Job, Update
 class Sequential(Executor):
     def train(self, jobs: Sequence[Job]) -> list[Update]:
         self.work.module.train()
-        return self.work.updates(jobs, [self._train(job) for job in jobs])
+        return [self._train(job) for job in jobs]
 
-    def _train(self, job: Job) -> Tensor:
-        rule, y = self.work.rule, job.x
-        state = rule.begin(job.x)
+    def _train(self, job: Job) -> Update:
+        rule, lr = self.work.rule, self.work.rule.lr * job.rate
+        y, state = job.x, rule.begin(job.x, job.extra, self.work.kept_by(job))
         batches, counts = self.work.plan(job)
         with replayable(job.seed, self.work.device):
             for batch, count in zip(batches, counts, strict=True):
                 g = self._gradient(y, torch.from_numpy(batch[:count]).to(self.work.device))
-                y, state = rule.step(y, g, job.x, state)
-        return y - job.x
+                y, state = rule.step(y, g, job.x, lr, state)
+        sent, kept = rule.finish(y, job.x, lr, float(job.steps), state)
+        return self.work.update(job, y - job.x, sent, kept)
 
     def _gradient(self, y: Tensor, batch: Tensor) -> Tensor:
         module, layout = self.work.module, self.work.layout

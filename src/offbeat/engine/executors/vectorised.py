@@ -6,7 +6,7 @@ number of steps, so those still at work are its first rows, and padding examples
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -36,27 +36,34 @@ class Vectorised(Executor):
             return []
         self.work.module.train()
         order = sorted(range(len(jobs)), key=lambda i: -jobs[i].steps)
-        deltas = self._train([jobs[i] for i in order])
-        rank = {i: row for row, i in enumerate(order)}
-        # Each row its own memory: one slow update in flight must not keep the whole stack alive.
-        return self.work.updates(jobs, [deltas[rank[i]].clone() for i in range(len(jobs))])
+        updates = dict(zip(order, self._train([jobs[i] for i in order]), strict=True))
+        return [updates[i] for i in range(len(jobs))]
 
-    def _train(self, jobs: Sequence[Job]) -> Tensor:
-        """(n, d) updates of jobs sorted by falling number of steps."""
+    def _train(self, jobs: Sequence[Job]) -> list[Update]:
+        """Train jobs that are sorted by falling number of steps."""
         rule = self.work.rule
         x = torch.stack([job.x for job in jobs])
-        y, state = x.clone(), rule.begin(x)
-        batches, weights = self._plan(jobs)
+        lr = x.new_tensor([[rule.lr * job.rate] for job in jobs])
         steps = np.array([job.steps for job in jobs])
+        y, state = x.clone(), rule.begin(x, _stack(job.extra for job in jobs), _stack(map(self.work.kept_by, jobs)))
+        batches, weights = self._plan(jobs)
         with replayable(key(*(job.seed for job in jobs)), self.work.device):
             for t in range(int(steps[0])):
                 n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
                 g = self.gradient(y[:n], batches[t, :n], weights[t, :n])
                 rows: State = {name: value[:n] for name, value in state.items()}
-                y[:n], rows = rule.step(y[:n], g, x[:n], rows)
-                for name, value in rows.items():
-                    state[name][:n] = value
-        return y - x
+                y[:n], after = rule.step(y[:n], g, x[:n], lr[:n], rows)
+                for name, value in after.items():
+                    if value is not rows[name]:
+                        state[name][:n] = value
+        sent, kept = rule.finish(y, x, lr, x.new_tensor(steps)[:, None], state)
+        # Each row its own memory: one slow update in flight must not keep the whole stack alive.
+        return [
+            self.work.update(
+                job, delta.clone(), *({k: v[row].clone() for k, v in part.items()} for part in (sent, kept))
+            )
+            for row, (job, delta) in enumerate(zip(jobs, y - x, strict=True))
+        ]
 
     def gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         """(n, d): each row's gradient of its weighted loss over its row of `batch`.
@@ -80,3 +87,9 @@ class Vectorised(Executor):
             weights[: len(indices), row] = (np.arange(width) < counts[:, None]) / counts[:, None]
         device, dtype = self.work.device, jobs[0].x.dtype
         return torch.from_numpy(batches).to(device), torch.from_numpy(weights).to(device, dtype)
+
+
+def _stack(rows: Iterable[Mapping[str, Tensor]]) -> State:
+    """Rows of named vectors → named (n, d)."""
+    listed = list(rows)
+    return {name: torch.stack([row[name] for row in listed]) for name in listed[0]}

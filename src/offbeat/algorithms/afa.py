@@ -1,0 +1,95 @@
+"""AFA-CD and AFA-CS.  Yang, Zhang, Khanduri and Liu, *Anarchic Federated Learning*, ICML 2022, Algorithms 2 and 3.
+
+    m     updates that the server collects for a step, from workers that join when they like
+    K_i   local steps that worker i chose: update.steps
+    G_i   the worker's return: Δ_i, or Δ_i·K/K_i with normalise = "steps"
+    v     AFA-CD: (1/m) Σ_{i∈M_t} G_i        AFA-CS: (1/M) Σ_i G_i over all workers' latest returns
+
+The boxes divide by K_i and step by η, the proof (appendix B) steps by η·η_L; with a reference K both are `"steps"`
+up to the choice of η.  The paper's tables come out with the undivided Δ_i, so `"none"` is the default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from offbeat.algorithms.base import Algorithm
+from offbeat.memory import Dense, Memory
+from offbeat.messages import Job, Update
+from offbeat.options import Positive
+from offbeat.seeds import key
+
+Normalise = Literal["none", "steps"]
+
+
+def returned(update: Update, normalise: Normalise, reference: float) -> Tensor:
+    """G_i."""
+    return update.delta if normalise == "none" else update.delta * (reference / update.steps)
+
+
+@dataclass(kw_only=True)
+class AFACD(Algorithm):
+    """For many devices: the server remembers nothing."""
+
+    normalise: Normalise = "none"
+    reference_steps: Positive = 5.0
+    """K, with normalise = "steps"."""
+
+    dispatches: ClassVar[tuple[str, ...]] = (
+        "anarchic",
+        "keep-busy",
+        "buffered",
+        "per-arrival",
+        "rounds",
+        "available",
+        "periodic",
+    )
+    state_names: ClassVar[tuple[str, ...]] = ("total",)
+
+    def reset(self) -> None:
+        self.total = self.x.new_zeros(self.x.shape)
+
+    def absorb(self, job: Job, update: Update) -> None:
+        self.total.add_(returned(update, self.normalise, self.reference_steps))
+
+    def direction(self) -> Tensor:
+        v = self.total / self.received
+        self.reset()
+        return v
+
+
+@dataclass(kw_only=True)
+class AFACS(Algorithm):
+    """For few silos: the server remembers each worker's latest return."""
+
+    normalise: Normalise = "none"
+    reference_steps: Positive = 5.0
+    """K, with normalise = "steps"."""
+    memory: Memory = field(default_factory=Dense)
+    """Where the G_i are kept."""
+
+    dispatches: ClassVar[tuple[str, ...]] = (
+        "anarchic",
+        "keep-busy",
+        "buffered",
+        "per-arrival",
+        "rounds",
+        "available",
+        "periodic",
+    )
+    state_names: ClassVar[tuple[str, ...]] = ("memory", "arrivals")
+
+    def reset(self) -> None:
+        self.memory.start(self.x, self.clients)
+        self.arrivals = 0
+
+    def absorb(self, job: Job, update: Update) -> None:
+        self.arrivals += 1
+        g = returned(update, self.normalise, self.reference_steps)
+        self.memory.store(update.client, g, key(self.seed, "store", self.arrivals))
+
+    def direction(self) -> Tensor:
+        return self.memory.mean

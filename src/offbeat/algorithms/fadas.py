@@ -1,0 +1,50 @@
+"""FADAS.  Wang, Wang, Lin and Chen, *FADAS: Towards Federated Adaptive Asynchronous Optimization*, ICML 2024.
+
+    Δ_i     update.delta, τ_i versions old
+    v       mean of the M updates since the last step, into AMSGrad
+    τ_max   the largest τ_i among them
+    η_t     η if τ_max ≤ τ_c, else min(η, η/τ_max): the delay-adaptive rate
+
+Written from the published rule as it is cited; the proofs and the authors' code were not at hand, so the treatment of
+τ_max between 0 and 1 (here: no change) could not be verified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.optimisers import AMSGrad, ServerOptimiser
+from offbeat.messages import Job, Update
+from offbeat.options import NonNegative, Positive
+
+
+@dataclass(kw_only=True)
+class FADAS(Algorithm):
+    eta: Positive = 0.01
+    optimiser: ServerOptimiser = field(default_factory=AMSGrad)
+    tau_c: NonNegative = 1.0
+    """τ_c: largest delay that does not slow the server down."""
+
+    dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "per-arrival", "periodic", "anarchic")
+    state_names: ClassVar[tuple[str, ...]] = ("total", "tau_max")
+
+    def reset(self) -> None:
+        self.total = self.x.new_zeros(self.x.shape)
+        self.tau_max = 0
+
+    def absorb(self, job: Job, update: Update) -> None:
+        self.total.add_(update.delta)
+        self.tau_max = max(self.tau_max, self.tau(job))
+
+    def rate(self) -> float:
+        return self.slowed
+
+    def direction(self) -> Tensor:
+        v = self.total / self.received
+        self.slowed = self.eta if self.tau_max <= self.tau_c else min(self.eta, self.eta / self.tau_max)
+        self.reset()
+        return v

@@ -1,0 +1,47 @@
+"""FedDyn's server.  Acar et al., *Federated Learning Based on Dynamic Regularization*, ICLR 2021, Algorithm 1.
+
+    Δ_i   update.delta = y_K − x_pulled, from the client rule `dyn` with the same α
+    h     ← h − (α/N) Σ_{i∈S} Δ_i
+    v     mean_S(y_K) − h/α − x, so that with η = 1: x ← mean of the received models − h/α
+
+Under an asynchronous dispatch the received models y_K = job.x + Δ_i start from older versions; the rule is unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from offbeat.algorithms.base import Algorithm
+from offbeat.messages import Job, Update
+from offbeat.options import Positive
+
+
+@dataclass(kw_only=True)
+class FedDyn(Algorithm):
+    alpha: Positive = 0.01
+    """α of the client rule `dyn`."""
+
+    client_rule: ClassVar[str | None] = "dyn"
+    dispatches: ClassVar[tuple[str, ...]] = ("rounds", "available", "buffered", "keep-busy", "per-arrival", "anarchic")
+    state_names: ClassVar[tuple[str, ...]] = ("h", "models", "changes")
+
+    def reset(self) -> None:
+        self.h = self.x.new_zeros(self.x.shape)
+        self.clear()
+
+    def clear(self) -> None:
+        self.models = self.x.new_zeros(self.x.shape)
+        self.changes = self.x.new_zeros(self.x.shape)
+
+    def absorb(self, job: Job, update: Update) -> None:
+        self.models.add_(job.x).add_(update.delta)
+        self.changes.add_(update.delta)
+
+    def direction(self) -> Tensor:
+        self.h = self.h.sub(self.changes, alpha=self.alpha / self.clients)
+        v = self.models / self.received - self.h / self.alpha - self.x
+        self.clear()
+        return v

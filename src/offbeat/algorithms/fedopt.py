@@ -1,0 +1,68 @@
+"""FedAvgM, FedAdam, FedYogi, FedAMSGrad: the mean update as a pseudo-gradient for a server optimiser.
+
+Hsu et al. 2019; Reddi et al., ICLR 2021, Algorithm 2; Wang, Lin and Chen, ICML 2022, Algorithm 1.
+
+    Δ_i   update.delta
+    v     mean of the Δ_i since the last step
+
+The same optimisers stand on top of any other direction rule (`algorithm.optimiser`); see `optimisers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.optimisers import Adam, AMSGrad, Momentum, ServerOptimiser, Yogi
+from offbeat.messages import Job, Update
+from offbeat.options import Positive
+
+
+@dataclass(kw_only=True)
+class _FedOpt(Algorithm):
+    eta: Positive = 0.01
+
+    dispatches: ClassVar[tuple[str, ...]] = (
+        "rounds",
+        "available",
+        "buffered",
+        "keep-busy",
+        "per-arrival",
+        "periodic",
+        "anarchic",
+    )
+    state_names: ClassVar[tuple[str, ...]] = ("total",)
+
+    def reset(self) -> None:
+        self.total = self.x.new_zeros(self.x.shape)
+
+    def absorb(self, job: Job, update: Update) -> None:
+        self.total.add_(update.delta)
+
+    def direction(self) -> Tensor:
+        v = self.total / self.received
+        self.reset()
+        return v
+
+
+@dataclass(kw_only=True)
+class FedAvgM(_FedOpt):
+    optimiser: ServerOptimiser = field(default_factory=Momentum)
+
+
+@dataclass(kw_only=True)
+class FedAdam(_FedOpt):
+    optimiser: ServerOptimiser = field(default_factory=Adam)
+
+
+@dataclass(kw_only=True)
+class FedYogi(_FedOpt):
+    optimiser: ServerOptimiser = field(default_factory=Yogi)
+
+
+@dataclass(kw_only=True)
+class FedAMSGrad(_FedOpt):
+    optimiser: ServerOptimiser = field(default_factory=AMSGrad)

@@ -1,0 +1,142 @@
+"""What the server does with a direction v: a plain step, momentum, or an adaptive rate for every coordinate.
+
+Any direction rule takes any of these: `algorithm = { name = "ca2fl", optimiser = "amsgrad" }`.
+
+    v     the direction, used as a pseudo-gradient that points downhill
+    m, s  first and second moment;  ŝ the largest s so far (AMSGrad)
+    η     the server rate
+
+Reddi et al., *Adaptive Federated Optimization*, ICLR 2021 (FedAdam, FedYogi), put ε outside the root; Wang, Lin and
+Chen, *Communication-Efficient Adaptive Federated Learning*, ICML 2022 (FedAMSGrad), and the AFGA paper put it inside.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from offbeat.options import Bound, Options, Positive
+
+Decay = Annotated[float, Bound(low=0, high=1, open="high")]
+
+
+@dataclass(kw_only=True)
+class ServerOptimiser(Options, ABC):
+    state_names: ClassVar[tuple[str, ...]] = ()
+
+    def start(self, x: Tensor) -> None:
+        """Forget everything."""
+
+    @abstractmethod
+    def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
+        """The next x, a new tensor."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.state_names}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self.state_names:
+            setattr(self, name, state[name])
+
+
+@dataclass(kw_only=True)
+class Plain(ServerOptimiser):
+    """x ← x + η·v."""
+
+    def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
+        return x.add(v, alpha=eta)
+
+
+@dataclass(kw_only=True)
+class Momentum(ServerOptimiser):
+    """m ← β·m + v;  x ← x + η·m.  Hsu, Qi and Brown 2019 (FedAvgM)."""
+
+    beta: Decay = 0.9
+
+    state_names: ClassVar[tuple[str, ...]] = ("m",)
+
+    def start(self, x: Tensor) -> None:
+        self.m = torch.zeros_like(x)
+
+    def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
+        self.m = v.add(self.m, alpha=self.beta)
+        return x.add(self.m, alpha=eta)
+
+
+@dataclass(kw_only=True)
+class _Adaptive(ServerOptimiser):
+    """m ← β₁·m + (1 − β₁)·v;  s as the subclass says;  x ← x + η·m/√(s + ε)."""
+
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    epsilon: Positive = 1e-8
+    epsilon_place: Literal["inside", "outside"] = "inside"
+    """√(s + ε) or √s + ε."""
+    bias_correction: bool = False
+    """Divide m and s by 1 − βᵗ, as Kingma and Ba do; the federated papers do not."""
+
+    state_names: ClassVar[tuple[str, ...]] = ("m", "s", "t")
+
+    def start(self, x: Tensor) -> None:
+        self.m, self.s, self.t = torch.zeros_like(x), torch.zeros_like(x), 0
+
+    @abstractmethod
+    def second(self, v: Tensor) -> Tensor:
+        """Update s; returns what the rate is divided by, before the root."""
+
+    def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
+        self.t += 1
+        self.m = self.m * self.beta1 + v * (1 - self.beta1)
+        m, s = self.m, self.second(v)
+        if self.bias_correction:
+            m, s = m / (1 - self.beta1**self.t), s / (1 - self.beta2**self.t)
+        root = (s + self.epsilon).sqrt() if self.epsilon_place == "inside" else s.sqrt() + self.epsilon
+        return x.addcdiv(m, root, value=eta)
+
+
+@dataclass(kw_only=True)
+class Adam(_Adaptive):
+    """s ← β₂·s + (1 − β₂)·v²."""
+
+    def second(self, v: Tensor) -> Tensor:
+        self.s = self.s * self.beta2 + v.square() * (1 - self.beta2)
+        return self.s
+
+
+@dataclass(kw_only=True)
+class Yogi(_Adaptive):
+    """s ← s − (1 − β₂)·v²·sign(s − v²)."""
+
+    def second(self, v: Tensor) -> Tensor:
+        square = v.square()
+        self.s = self.s - (1 - self.beta2) * square * (self.s - square).sign()
+        return self.s
+
+
+@dataclass(kw_only=True)
+class AMSGrad(_Adaptive):
+    """s as Adam;  ŝ ← max(ŝ, s) is used in its place."""
+
+    state_names: ClassVar[tuple[str, ...]] = ("m", "s", "s_max", "t")
+
+    def start(self, x: Tensor) -> None:
+        super().start(x)
+        self.s_max = torch.zeros_like(x)
+
+    def second(self, v: Tensor) -> Tensor:
+        self.s = self.s * self.beta2 + v.square() * (1 - self.beta2)
+        self.s_max = torch.maximum(self.s_max, self.s)
+        return self.s_max
+
+
+OPTIMISERS: dict[str, type[ServerOptimiser]] = {
+    "plain": Plain,
+    "momentum": Momentum,
+    "adam": Adam,
+    "yogi": Yogi,
+    "amsgrad": AMSGrad,
+}

@@ -1,0 +1,37 @@
+"""FedDyn's client.  Acar et al., *Federated Learning Based on Dynamic Regularization*, ICLR 2021, Algorithm 1.
+
+    g_i   kept between the client's jobs, zero before the first
+    y     ← y − η_l (g − g_i + α (y − x))
+    g_i   ← g_i − α (y_K − x)
+
+FedDyn's server is the algorithm `feddyn`, with the same α; under another algorithm this is its local correction alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from offbeat.clients.base import ClientRule, Number, State
+from offbeat.options import Positive
+
+
+@dataclass(kw_only=True, frozen=True)
+class Dyn(ClientRule):
+    alpha: Positive = 0.01
+
+    keeps: ClassVar[tuple[str, ...]] = ("g_i",)
+
+    def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
+        return {"g_i": kept["g_i"]}
+
+    def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
+        if self.weight_decay:
+            g = g.add(y, alpha=self.weight_decay)
+        return y - lr * (g - state["g_i"]).add(y - x, alpha=self.alpha), state
+
+    def finish(self, y: Tensor, x: Tensor, lr: Number, steps: Number, state: State) -> tuple[State, State]:
+        return {}, {"g_i": state["g_i"].sub(y - x, alpha=self.alpha)}

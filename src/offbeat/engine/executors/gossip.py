@@ -1,0 +1,144 @@
+"""Clients that talk to each other while they train: all models of the network in one stack (N, d).
+
+In each local iteration some clients step, then all mix: X ← W X.  A round's jobs are trained together, since the
+network trains as one; every job must start from the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.algorithms.network import Network
+from offbeat.engine.executors.base import replayable
+from offbeat.engine.executors.vectorised import Vectorised
+from offbeat.engine.work import Work
+from offbeat.messages import Job, Update
+from offbeat.seeds import key, stream
+
+ADAM = (0.9, 0.999, 1e-8)  # β₁, β₂, ε of DAdam's clients
+
+
+class Gossip(Vectorised):
+    def __init__(self, work: Work, network: Network, seed: int) -> None:
+        super().__init__(work)
+        self.network, self.seed, self.clients = network, seed, work.data.clients
+        self.bulk = self.clients  # a round is one piece
+        self.groups = [
+            np.array([i for i in range(self.clients) if network.cluster(i, self.clients) == k])
+            for k in range(network.clusters)
+        ]
+        self.matrix = self._matrix(self.groups, seed)
+        self.peer_bytes = 0
+        self.rounds = 0
+        self.models: Tensor | None = None  # of rules that do not restart from x
+        self.moments: tuple[Tensor, Tensor] | None = None
+        self.taken = 0  # steps so far
+
+    def train(self, jobs: Sequence[Job]) -> list[Update]:
+        if not jobs:
+            return []
+        assert len({job.version for job in jobs}) == 1, "a network trains in synchronous rounds"
+        self.work.module.train()
+        self.rounds += 1
+        x = jobs[0].x
+        models = self.models if self.models is not None else x.expand(self.clients, -1).clone()
+        with replayable(key(*(job.seed for job in jobs)), self.work.device):
+            models = self._iterate(models, x, jobs)
+        if not self.network.restarts:
+            self.models = models
+        return [self.work.update(job, models[job.client] - x, {}, {}) for job in jobs]
+
+    def _iterate(self, models: Tensor, x: Tensor, jobs: Sequence[Job]) -> Tensor:
+        own = {job.client: job for job in jobs}
+        plans: dict[int, Any] = {}  # client → its batches, and how many it has used
+        for t in range(jobs[0].steps):
+            chosen = self._chosen(t, own)
+            batch, weight = self._batches(chosen, plans, own, jobs[0])
+            index = torch.from_numpy(chosen).to(models.device)
+            models[index] = self._step(models[index], x, batch, weight, index, jobs[0].rate)
+            self.taken += 1
+            if self.network.mixes:
+                models = self._mix(models, chosen)
+            if self.network.average_every and self.taken % self.network.average_every == 0:
+                models = models.mean(dim=0, keepdim=True).expand_as(models).clone()
+        return models
+
+    def _chosen(self, t: int, own: dict[int, Job]) -> Any:
+        """S_r,t, in rising order: the reporting clients, or as many of every cluster drawn anew."""
+        if not self.network.resample:
+            return np.array(sorted(own))
+        rng = stream(self.seed, "resample", self.rounds, t)
+        drawn = []
+        for group in self.groups:
+            count = sum(int(i) in own for i in group)
+            drawn.append(rng.choice(group, size=count, replace=False))
+        return np.sort(np.concatenate(drawn))
+
+    def _batches(self, chosen: Any, plans: dict[int, Any], own: dict[int, Job], pattern: Job) -> tuple[Tensor, Tensor]:
+        """The next batch of every chosen client.  One that does not report draws from a seed of its own."""
+        rows = []
+        for client in map(int, chosen):
+            if client not in plans:
+                seed = own[client].seed if client in own else key(self.seed, "peer", client, self.rounds)
+                job = Job(0, client, pattern.version, pattern.x, pattern.steps, seed)
+                plans[client] = [*self.work.plan(job), 0]
+            batches, counts, used = plans[client]
+            plans[client][2] += 1
+            rows.append((batches[used], counts[used]))
+        width = max(len(batch) for batch, _ in rows)
+        index, weight = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width))
+        for row, (batch, count) in enumerate(rows):
+            index[row, : len(batch)] = batch
+            weight[row, :count] = 1 / count
+        return torch.from_numpy(index).to(self.work.device), torch.from_numpy(weight).to(
+            self.work.device, pattern.x.dtype
+        )
+
+    def _step(self, y: Tensor, x: Tensor, batch: Tensor, weight: Tensor, index: Tensor, rate: float) -> Tensor:
+        rule = self.work.rule
+        g = self.gradient(y, batch, weight)
+        if self.network.local == "rule":
+            return rule.step(y, g, x, rule.lr * rate, {})[0]
+        beta1, beta2, epsilon = ADAM
+        if self.moments is None:
+            self.moments = y.new_zeros((self.clients, y.shape[1])), y.new_zeros((self.clients, y.shape[1]))
+        m, v = self.moments
+        m[index] = beta1 * m[index] + (1 - beta1) * g
+        v[index] = beta2 * v[index] + (1 - beta2) * g * g
+        t = self.taken + 1
+        return y - rule.lr * rate * (m[index] / (1 - beta1**t)) / ((v[index] / (1 - beta2**t)).sqrt() + epsilon)
+
+    def _mix(self, models: Tensor, chosen: Any) -> Tensor:
+        if not self.network.adapted:
+            self.peer_bytes += self._bytes(self.matrix)
+            return self.matrix.to(models) @ models
+        groups = [np.intersect1d(chosen, group) for group in self.groups]
+        matrix = self._matrix(groups, key(self.seed, self.rounds, self.taken))
+        self.peer_bytes += self._bytes(matrix)
+        return matrix.to(models) @ models
+
+    def _matrix(self, groups: Sequence[Any], seed: int) -> Tensor:
+        """W for the whole network: the topology inside each group, everybody else alone."""
+        w = np.eye(self.clients)
+        for k, group in enumerate(groups):
+            if len(group):
+                w[np.ix_(group, group)] = self.network.topology.matrix(len(group), key(seed, k))
+        return torch.from_numpy(w)
+
+    def _bytes(self, matrix: Tensor) -> int:
+        edges = int(torch.count_nonzero(matrix) - torch.count_nonzero(matrix.diagonal()))
+        return 4 * self.work.layout.dim * edges
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("peer_bytes", "rounds", "models", "moments", "taken")
+        return super().state_dict() | {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name in ("peer_bytes", "rounds", "models", "moments", "taken"):
+            setattr(self, name, state[name])

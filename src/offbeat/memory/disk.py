@@ -1,0 +1,119 @@
+"""Rows on disk, memory-mapped, with a budget for what of them may stay in RAM."""
+
+from __future__ import annotations
+
+import mmap
+import pathlib
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.memory.base import Memory
+from offbeat.options import Positive
+
+
+@dataclass(kw_only=True)
+class Disk(Memory):
+    """Every h_i exactly as it was sent, 4·d bytes each, in a file.
+
+    A row is never overwritten while a saved state may still refer to it: a new value goes into a free slot, and a slot
+    comes free two saved states later.  So a checkpoint holds the slots' numbers, not the rows, and the file may hold up
+    to three times the rows if all of them change between two checkpoints.
+    """
+
+    directory: str = ""
+    """Where the file lies; a run puts it into its own folder, elsewhere it is a temporary one."""
+    budget_mb: Positive = 256.0
+    """Megabytes of the file that may be mapped into RAM before they are written back and let go."""
+
+    def start(self, like: Tensor, clients: int) -> None:
+        super().start(like, clients)
+        folder = pathlib.Path(self.directory or tempfile.mkdtemp(prefix="offbeat-"))
+        folder.mkdir(parents=True, exist_ok=True)
+        if not self.directory:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._path = folder / "memory.bin"
+        self._row = like.numel() * 4
+        self._slots = 0
+        self._free: list[int] = []
+        self._retired: list[list[int]] = [[], [], []]  # by how many states were saved since; the first is the newest
+        self._touched = 0
+        self._map: mmap.mmap | None = None
+
+    def __getitem__(self, client: int) -> Tensor:
+        slot = self.rows.get(client)
+        if slot is None:
+            return torch.zeros_like(self.mean)
+        self._account()
+        view = np.frombuffer(self._mapped(), np.float32, self._row // 4, slot * self._row)
+        return torch.from_numpy(view.copy()).to(self.mean.device)
+
+    def store(self, client: int, value: Tensor, key: int) -> None:
+        self.mean = self.mean.add(value - self[client], alpha=1 / self.clients)
+        if client in self.rows:
+            self._retired[0].append(self.rows[client])
+        slot = self._free.pop() if self._free else self._new_slot()
+        self._account()
+        self._mapped()[slot * self._row : (slot + 1) * self._row] = value.detach().cpu().float().numpy().tobytes()
+        self.rows[client] = slot
+
+    def forget(self, client: int) -> None:
+        self.mean = self.mean.sub(self[client], alpha=1 / self.clients)
+        self._retired[0].append(self.rows.pop(client))
+
+    @property
+    def nbytes(self) -> int:
+        """RAM: the part of the file that may be mapped, and the slots' numbers."""
+        return min(int(self.budget_mb * 1e6), len(self.rows) * self._row) + 8 * len(self.rows)
+
+    @property
+    def disk_bytes(self) -> int:
+        return self._slots * self._row
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._map is not None:
+            self._map.flush()
+        self._retired.insert(0, [])
+        self._free += self._retired.pop()
+        return {
+            "mean": self.mean, "rows": self.rows, "slots": self._slots, "free": self._free, "retired": self._retired,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._slots, self._free, self._retired = state["slots"], state["free"], state["retired"]
+
+    def _new_slot(self) -> int:
+        """Grow the file, by half of its rows at a time."""
+        grown = max(16, self._slots * 3 // 2)
+        self._unmap()
+        with self._path.open("ab") as file:
+            file.truncate(grown * self._row)
+        self._free += range(grown - 1, self._slots, -1)
+        fresh, self._slots = self._slots, grown
+        return fresh
+
+    def _mapped(self) -> mmap.mmap:
+        if self._map is None:
+            with self._path.open("r+b") as file:
+                self._map = mmap.mmap(file.fileno(), 0)
+        return self._map
+
+    def _account(self) -> None:
+        """Count a row that is about to be touched; over the budget, write back and let go."""
+        self._touched += self._row
+        if self._map is not None and self._touched > self.budget_mb * 1e6:
+            self._map.flush()
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._touched = self._row
+
+    def _unmap(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None

@@ -1,0 +1,80 @@
+"""How many local steps a client really does: what it is asked for, or what it decides itself.
+
+In anarchic federated learning this is the worker's business: its battery, its mood, its owner.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from offbeat.errors import ConfigError
+from offbeat.options import Count, Options, Positive, Probability
+from offbeat.seeds import key, uniform
+
+
+class Effort(Options, ABC):
+    @abstractmethod
+    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        """Local steps of a trip that begins now."""
+
+
+@dataclass(kw_only=True, frozen=True)
+class AsAsked(Effort):
+    """What the server asks for."""
+
+    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        return asked
+
+
+@dataclass(kw_only=True, frozen=True)
+class UniformSteps(Effort):
+    """U{1, …, 2·mean} a trip: the dynamic local steps of the Anarchic FL experiments."""
+
+    mean: Count = 5
+
+    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        return 1 + int(uniform(key(trip_key, "effort")) * 2 * self.mean)
+
+
+@dataclass(kw_only=True, frozen=True)
+class PerClient(Effort):
+    """A fixed number for each client: given, or drawn once from U{low, …, high}."""
+
+    values: tuple[Count, ...] = ()
+    low: Count = 1
+    high: Count = 10
+
+    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        if not self.values:
+            return self.low + int(uniform(key(client_key, "effort")) * (self.high - self.low + 1))
+        if client >= len(self.values):
+            raise ConfigError(f"{len(self.values)} values, but there is a client {client}", key="values")
+        return self.values[client]
+
+
+@dataclass(kw_only=True, frozen=True)
+class Battery(Effort):
+    """As asked on the mains; on battery a share that falls with the charge.
+
+    Each client discharges over `period` seconds and is then charged for the share `charging` of a period; where it
+    stands in its cycle at time zero is its own.  On battery it does max(1, charge·asked) steps.
+    """
+
+    period: Positive = 100.0
+    charging: Probability = 0.3
+
+    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        phase = (now / self.period + uniform(key(client_key, "battery"))) % 1.0
+        if phase < self.charging:
+            return asked
+        charge = 1.0 - (phase - self.charging) / (1.0 - self.charging)
+        return max(1, round(charge * asked))
+
+
+EFFORTS: dict[str, type[Effort]] = {
+    "as-asked": AsAsked,
+    "uniform": UniformSteps,
+    "per-client": PerClient,
+    "battery": Battery,
+}
