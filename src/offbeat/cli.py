@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -30,6 +31,9 @@ class Group(click.Group):
             return super().invoke(ctx)
         except OffbeatError as error:
             _fail(str(error))
+        except KeyboardInterrupt:
+            click.echo("offbeat: interrupted", err=True)
+            sys.exit(INTERRUPTED)
 
 
 def _fail(message: str) -> NoReturn:
@@ -83,12 +87,12 @@ def run(
 
     table = _table(file, assignments, device=device, executor=executor, seed=seed)
     if "variants" in table:
-        raise ConfigError(f"{file} describes {len(table['variants'])} variants; run it with: offbeat sweep {file}")
+        raise ConfigError(f"{file} describes several variants; run it with: offbeat sweep {shlex.quote(file)}")
     experiment = config.parse(table)
     folder = out or _new_folder(file, f"seed{experiment.seed}")
     console = Console()
     with Display(console, _stem(file), quiet) as display:
-        result = api.execute(experiment, out=folder, data_dir=data_dir, watch=display.watch)
+        result = api.execute(experiment, out=folder, data_dir=data_dir, modules=_modules(file), watch=display.watch)
     _conclude(console, result, _stem(file), quiet)
 
 
@@ -132,6 +136,7 @@ def sweep(
 
     table = _table(file, assignments, device=device, executor=executor)
     plan = Sweep.plan(table, grid, _seeds(seeds))
+    plan.check(data_dir)
     folder = out or _new_folder(file, "sweep")
     console = Console()
     summaries: dict[str, list[dict[str, Any]]] = {}
@@ -145,11 +150,12 @@ def sweep(
         return display[0].__enter__().watch
 
     try:
-        for cell, summary in plan.run(folder, data_dir, watch):
+        for cell, summary in plan.run(folder, data_dir, watch, _modules(file)):
             if summary is None:
                 break
             summaries.setdefault(cell.label, []).append(summary)
-            folders.setdefault(cell.label, []).append(folder / cell.folder)
+            if summary:
+                folders.setdefault(cell.label, []).append(folder / cell.folder)
     finally:
         for last in display:
             last.__exit__(None, None, None)
@@ -160,9 +166,10 @@ def sweep(
         )
         sys.exit(INTERRUPTED)
     console.print(tables.results(summaries))
-    target = next(iter(summaries.values()))[0]["target"]
-    plots.accuracy(folders, target=target).savefig(folder / "accuracy.png")
-    console.print(f"runs     {folder}\npicture  {folder / 'accuracy.png'}", soft_wrap=True, highlight=False)
+    if folders:
+        target = next((s["target"] for group in summaries.values() for s in group if s), None)
+        plots.accuracy(folders, target=target).savefig(folder / "accuracy.png")
+        click.echo(f"runs     {folder}\npicture  {folder / 'accuracy.png'}")
 
 
 @main.command("list")
@@ -235,7 +242,10 @@ def partition(
     click.echo(f"examples a client: {sizes.min()} to {sizes.max()}, median {int(sorted(sizes)[len(sizes) // 2])}")
     click.echo(f"labels a client:   {labels.min()} to {labels.max()}, mean {labels.mean():.1f}")
     if png is not None:
-        plots.partition(counts).savefig(png)
+        try:
+            plots.partition(counts).savefig(png)
+        except (OSError, ValueError) as error:
+            raise ConfigError(str(error), key="--png") from error
         click.echo(f"picture: {png}")
 
 
@@ -246,10 +256,10 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--algorithm", default="fedbuff", show_default=True)
-@click.option("--clients", default=10_000, show_default=True)
-@click.option("--arrivals", default=100_000, show_default=True)
-@click.option("--concurrency", default=1_000, show_default=True)
-@click.option("--parameters", default=7_850, show_default=True)
+@click.option("--clients", type=click.IntRange(min=1), default=10_000, show_default=True)
+@click.option("--arrivals", type=click.IntRange(min=1), default=100_000, show_default=True)
+@click.option("--concurrency", type=click.IntRange(min=1), default=1_000, show_default=True)
+@click.option("--parameters", type=click.IntRange(min=1), default=7_850, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="As one line of JSON.")
 def engine(algorithm: str, clients: int, arrivals: int, concurrency: int, parameters: int, as_json: bool) -> None:
     """Arrivals a second with a trainer that does nothing, and the memory they take."""
@@ -258,7 +268,7 @@ def engine(algorithm: str, clients: int, arrivals: int, concurrency: int, parame
 
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"unknown name {algorithm!r}; {nearest(algorithm, ALGORITHMS)}", key="--algorithm")
-    figures = bench.engine(algorithm, clients, arrivals, concurrency, dim=parameters)
+    figures = bench.engine(algorithm, clients, arrivals, min(concurrency, clients), dim=parameters)
     if as_json:
         click.echo(json.dumps(figures))
         return
@@ -279,12 +289,21 @@ def _table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str, Any
     if file.startswith("preset:"):
         table = tomllib.loads(text(file.removeprefix("preset:")))
     else:
-        path = pathlib.Path(file)
-        table = config.read(path)
-        sys.path.insert(0, str(path.resolve().parent))  # for the user's own modules beside the file
+        table = config.read(pathlib.Path(file))
+        sys.path.insert(0, str(_modules(file)))
     for assignment in assignments:
         config.override(table, assignment)
     return table | {name: value for name, value in flags.items() if value is not None}
+
+
+def _modules(file: str) -> pathlib.Path | None:
+    """Where the user's own modules are looked for: beside the file, or where the run of a config.toml had them."""
+    from offbeat.experiments.folder import Origin
+
+    if file.startswith("preset:"):
+        return None
+    folder = pathlib.Path(file).resolve().parent
+    return pathlib.Path(Origin.of(folder).modules or folder)
 
 
 def _seeds(text: str) -> list[int]:
@@ -315,4 +334,4 @@ def _conclude(console: Console, result: Any, label: str, quiet: bool) -> None:
         sys.exit(INTERRUPTED)
     if not quiet:
         console.print(tables.results({label: [result.summary]}))
-        console.print(f"run  {result.folder}", soft_wrap=True, highlight=False)
+        click.echo(f"run  {result.folder}")

@@ -1,16 +1,18 @@
 """Hyper-parameters: plain dataclass fields whose annotations carry their bounds.
 
-A rule declares `eta: Positive = 1.0`; `Options.__post_init__` refuses a value out of bounds, whether it came from
-Python or from a TOML file.  Types are checked where text comes in (`experiments.config`); bounds are checked here.
+A rule declares `eta: Positive = 1.0`; `Options.__post_init__` refuses a value of the wrong type or out of bounds,
+whether it came from Python or from a TOML file.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import types
 from dataclasses import dataclass, fields
-from numbers import Real
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from offbeat.errors import ConfigError
 
@@ -50,11 +52,52 @@ def hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _bounds(annotation: object) -> list[Bound]:
-    """The bounds anywhere inside an annotation: `Positive | None`, `tuple[Positive, ...]`."""
-    if get_origin(annotation) is Annotated:
-        return [meta for meta in get_args(annotation) if isinstance(meta, Bound)]
-    return [bound for part in get_args(annotation) for bound in _bounds(part)]
+def plain(value: Any) -> Any:
+    """A NumPy scalar as the Python number that it is; lists as tuples."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return tuple(plain(item) for item in value) if isinstance(value, list) else value
+
+
+def problem(value: Any, annotation: Any) -> str | None:
+    """What is wrong with a value for a field so annotated; None when nothing is."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        wrong = problem(value, args[0])
+        unfit = next(
+            (bound for bound in args[1:] if isinstance(bound, Bound) and not wrong and not bound.admits(value)), None
+        )
+        return wrong or (f"{value!r} is not {unfit}" if unfit else None)
+    if origin in (Union, types.UnionType):
+        problems = [problem(value, arm) for arm in args if arm is not type(None) or value is None]
+        return None if None in problems else problems[-1 if isinstance(value, tuple) else 0]
+    if origin is Literal:
+        return None if value in args else f"{value!r} is not one of {', '.join(map(repr, args))}"
+    if origin is tuple:
+        return _tuple_problem(value, args)
+    kind = origin or annotation
+    if not isinstance(kind, type):
+        return None
+    if kind is float:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+    elif kind is int:
+        fits = isinstance(value, int) and not isinstance(value, bool)
+    else:
+        fits = isinstance(value, kind)
+    names = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+    return None if fits else f"{value!r} is not {names.get(kind, f'a {kind.__name__}')}"
+
+
+def _tuple_problem(value: Any, args: tuple[Any, ...]) -> str | None:
+    if not isinstance(value, tuple):
+        return f"{value!r} is not a list"
+    many = len(args) == 2 and args[1] is ...
+    if not many and len(value) != len(args):
+        return f"{value!r} has {len(value)} entries, {len(args)} expected"
+    problems = (
+        problem(item, args[0] if many else arg) for item, arg in zip(value, value if many else args, strict=True)
+    )
+    return next((wrong for wrong in problems if wrong), None)
 
 
 class Options:
@@ -63,8 +106,8 @@ class Options:
     def __post_init__(self) -> None:
         annotations = hints(cast("Any", type(self)))
         for field in fields(cast("Any", self)):  # every subclass is a dataclass
-            value = getattr(self, field.name)
-            for bound in _bounds(annotations[field.name]):
-                for number in value if isinstance(value, (tuple, list)) else (value,):
-                    if isinstance(number, Real) and not bound.admits(float(number)):
-                        raise ConfigError(f"{value!r} is not {bound}", key=field.name)
+            value = plain(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+            wrong = problem(value, annotations[field.name])
+            if wrong:
+                raise ConfigError(wrong, key=field.name)

@@ -45,7 +45,7 @@ class Layout:
         """Views of (…, d), one a parameter: (…, *shape)."""
         lead = flat.shape[:-1]
         parts = torch.split(flat, self.sizes, dim=-1)
-        return {n: part.view(*lead, *s) for n, s, part in zip(self.names, self.shapes, parts, strict=True)}
+        return {n: part.view((*lead, *s)) for n, s, part in zip(self.names, self.shapes, parts, strict=True)}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The inverse: one contiguous (…, d), a copy."""

@@ -11,7 +11,7 @@ from offbeat.errors import ConfigError
 from offbeat.seeds import key, uniform
 from offbeat.world import EFFORTS, AsAsked, Battery, Effort, PerClient, UniformSteps, World
 
-N = 20_000
+N = 10_000
 
 
 def steps(law: Effort, client: int = 0, number: int = 0, asked: int = 10, now: float = 0.0) -> int:
@@ -80,7 +80,7 @@ def test_numbers_given_are_taken() -> None:
 def test_a_battery_goes_through_its_cycle(charging: float) -> None:
     """On the mains everything that is asked; then ever less, down to one step, until it is charged again."""
     law, asked = Battery(period=50, charging=charging), 40
-    for client in range(20):
+    for client in range(8):
         phase = uniform(key(key("client", client), "battery"))
         start = 50 * (1 - phase)  # a cycle begins
         moments = start + 50 * (np.arange(2000) + 0.5) / 2000
@@ -99,11 +99,11 @@ def test_a_battery_goes_through_its_cycle(charging: float) -> None:
 
 def test_batteries_are_periodic_and_do_not_stand_alike() -> None:
     law = Battery(period=8, charging=0.25)
-    now = [0.01 * n for n in range(800)]
+    moments = [0.01 * n for n in range(800)]
     for client in range(10):
-        assert [steps(law, client, now=t) for t in now] == [
-            steps(law, client, number=5, now=t + 16) for t in now
-        ] or sum(steps(law, client, now=t) != steps(law, client, now=t + 16) for t in now) <= 8
+        now, later = ([steps(law, client, number=n, now=t + n * 8) for t in moments] for n in (0, 2))
+        # Rounding of the later time may move a change by one moment; there are ten changes in a cycle.
+        assert sum(one != other for one, other in zip(now, later, strict=True)) <= 10
     plugged = np.mean([steps(law, client, asked=10**6) == 10**6 for client in range(N)])
     assert abs(plugged - 0.25) < 4 * np.sqrt(0.25 * 0.75 / N), "where it stands at time zero is its own"
 
@@ -133,3 +133,9 @@ def test_bounds(law: type[Effort], values: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
         law(**values)
     assert caught.value.key == next(iter(values))
+
+
+@pytest.mark.xfail(reason="accepted, and drawn from somewhere between", strict=True)
+def test_an_upper_end_below_the_lower_one() -> None:
+    with pytest.raises(ConfigError):
+        PerClient(low=9, high=3)

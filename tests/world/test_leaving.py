@@ -117,7 +117,14 @@ def test_who_never_wakes_up_is_given_up() -> None:
 
 def test_whether_somebody_is_awake() -> None:
     there = world("finish", 1.0)
-    assert [there.awake(0, 0, now) for now in (0.0, 3.9, 4.0, 9.9, 10.0, 30.0)] == [True, True, False, False, True, False]
+    assert [there.awake(0, 0, now) for now in (0.0, 3.9, 4.0, 9.9, 10.0, 30.0)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_leaving_for_good_needs_a_timeout() -> None:
@@ -165,7 +172,8 @@ def test_nights_do_not_matter_to_who_is_always_awake(on_leave: OnLeave) -> None:
         delay=Constant(value=25.5), availability=Bernoulli(probability=1.0), on_leave=on_leave, trip_timeout=99.0
     )
     end, arrives = there.trip(0, JOB, 1, 1, 0.25)
-    assert (end, arrives) == (pytest.approx(25.75, rel=1e-12), True)
+    assert end == pytest.approx(25.75, rel=1e-12)
+    assert arrives
 
 
 def test_lost_is_as_likely_as_it_should_be() -> None:
@@ -174,8 +182,14 @@ def test_lost_is_as_likely_as_it_should_be() -> None:
         delay=Constant(value=2.5), availability=Bernoulli(probability=0.7), on_leave="lost", trip_timeout=99.0
     )
     outcomes = []
-    for n in range(20_000):
+    for n in range(8000):
         if there.awake(0, n, 0.0):
             outcomes.append(there.trip(0, job(0, client=n, version=0, x=JOB.x), 1, 1, 0.0)[1])
     share = sum(outcomes) / len(outcomes)
     assert abs(share - 0.49) < 4 * math.sqrt(0.49 * 0.51 / len(outcomes))
+
+
+@pytest.mark.xfail(reason="an arrival at infinity: (inf, True)", strict=True)
+@pytest.mark.parametrize("on_leave", ["finish", "late"])
+def test_without_a_timeout_who_never_wakes_up_does_not_arrive(on_leave: OnLeave) -> None:
+    assert world(on_leave, 1.0, timeout=None).trip(0, JOB, 1, 1, 40.0)[1] is False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -105,6 +105,20 @@ def from_datasets(train: Pairs | Iterable[Any], test: Pairs | Iterable[Any], cla
     return from_arrays(*stack(train), *stack(test), classes=classes)
 
 
+def _indices(client: int, part: Any) -> Indices:
+    """One client's part of a partition, as indices and nothing that only looks like them."""
+    try:
+        array = np.asarray(part)
+    except ValueError as error:
+        raise DataError(f"partition: client {client}: {error}") from None
+    if array.size and array.dtype.kind not in "iu":
+        hint = "; of a mask make indices with numpy.flatnonzero" if array.dtype == bool else ""
+        raise DataError(f"partition: client {client} has {array.dtype}, integers expected{hint}")
+    if array.ndim != 1:
+        raise DataError(f"partition: client {client} has an array of shape {list(array.shape)}, one dimension expected")
+    return array.astype(np.int64)
+
+
 @dataclass(frozen=True)
 class Federated:
     """A data set divided among clients: client i has the examples order[offsets[i]:offsets[i + 1]]."""
@@ -115,12 +129,16 @@ class Federated:
 
     @classmethod
     def of(cls, dataset: Dataset, parts: Sequence[Any]) -> Federated:
-        arrays = [np.asarray(part, dtype=np.int64).reshape(-1) for part in parts]
+        if isinstance(parts, Mapping) or not isinstance(parts, Sequence | np.ndarray):
+            raise DataError(
+                f"partition: a list with one array of indices a client expected, got {type(parts).__name__}"
+            )
+        arrays = [_indices(client, part) for client, part in enumerate(parts)]
         if not arrays:
             raise DataError("the partition has no clients")
         for client, part in enumerate(arrays):
             if len(part) == 0:
-                raise DataError(f"client {client} has no data: every client needs at least one example")
+                raise DataError(f"data.partition: client {client} has no data: every client needs at least one example")
             if part.min() < 0 or part.max() >= len(dataset.y):
                 wrong = part.min() if part.min() < 0 else part.max()
                 raise DataError(f"client {client}: index {wrong} in a data set of {len(dataset.y)} examples")

@@ -50,6 +50,7 @@ class Loop:
         self.seed = seed
         self.pool = Pool(clients, seed)
         self.jobs = 0  # ever sent
+        self.asleep_until = 0.0  # nobody but a client that comes free need be looked at before
         self.models: deque[tuple[int, Tensor]] = deque(maxlen=getattr(dispatch, "last_models", 1))
 
     def start(self) -> None:
@@ -58,7 +59,7 @@ class Loop:
         self._remember()
         for client in range(len(self.pool)) if self.dispatch.anarchic else ():
             self._idle(client)
-        self._send()
+        self._send(None)
 
     def turn(self) -> Outcome:
         """Handle one event."""
@@ -81,7 +82,7 @@ class Loop:
             self._remember()
         if isinstance(event, Tick) and event.client is not None:
             self._join(event.client)
-        self._send()
+        self._send(event.job.client if isinstance(event, (Arrival, Lost)) else None)
         return Outcome(self.transport.now, event, staleness, aggregated, stepped)
 
     def _take_in(self, arrival: Arrival) -> None:
@@ -93,14 +94,17 @@ class Loop:
         """Keep the new version for those that will start from it."""
         self.models.append((self.algorithm.version, self.outgoing(self.algorithm.x, self.algorithm.version)))
 
-    def _send(self) -> None:
+    def _send(self, freed: int | None) -> None:
         """Fill the open places with clients that are idle and awake; come back later for those that stay open."""
         now = self.transport.now
-        if self.dispatch.open:
-            clients = self._draw(self.dispatch.open)
-            self._dispatch(clients)
+        if self.dispatch.open and now >= self.asleep_until:
+            self._dispatch(self._draw(self.dispatch.open))
             if self.dispatch.open:
-                self.transport.wake(self.world.availability.next_change(now))
+                self.asleep_until = self.world.availability.next_change(now)
+                self.transport.wake(self.asleep_until)
+        elif self.dispatch.open and freed is not None and self._awake(freed):
+            self.pool.take(freed)
+            self._dispatch([freed])
         self.transport.wake(self.dispatch.wake_at)
 
     def _draw(self, count: int) -> list[int]:
@@ -159,6 +163,7 @@ class Loop:
             "pool": self.pool.state_dict(),
             "half": self.half.state_dict() if self.half is not None else None,
             "jobs": self.jobs,
+            "asleep_until": self.asleep_until,
             "models": list(self.models),
         }
 
@@ -170,5 +175,5 @@ class Loop:
         self.pool.load_state_dict(state["pool"])
         if self.half is not None:
             self.half.load_state_dict(state["half"])
-        self.jobs = state["jobs"]
+        self.jobs, self.asleep_until = state["jobs"], state["asleep_until"]
         self.models.extend(state["models"])

@@ -39,7 +39,15 @@ class Pool:
         Uniformly, or one after the other with probabilities in proportion to their weights.
         """
         drawn: list[int] = []
-        while len(drawn) < count and (client := self._pick(awake, weights)) is not None:
+        awake_ones: list[int] | None = None  # looked through once a draw at most
+        while len(drawn) < count:
+            client = self._guess(awake) if awake_ones is None and not weights else None
+            if client is None:
+                if awake_ones is None:
+                    awake_ones = [c for c in self.order[: self.idle] if awake(c)]
+                client = self._choose(awake_ones, weights)
+            if client is None:
+                break
             self.take(client)
             drawn.append(client)
         return drawn
@@ -53,18 +61,23 @@ class Pool:
         self._swap(client, self.idle)
         self.idle += 1
 
-    def _pick(self, awake: Callable[[int], bool], weights: Sequence[float]) -> int | None:
-        for _ in range(PATIENCE if self.idle and not weights else 0):
+    def _guess(self, awake: Callable[[int], bool]) -> int | None:
+        """A few random picks, one of which is usually awake."""
+        for _ in range(PATIENCE if self.idle else 0):
             client = self.order[int(self._uniform() * self.idle)]
             if awake(client):
                 return client
-        candidates = [client for client in self.order[: self.idle] if awake(client)]
-        if weights:
-            shares = list(itertools.accumulate(weights[client] for client in candidates))
-            if not shares or shares[-1] <= 0.0:
-                return None
-            return candidates[bisect.bisect_right(shares, self._uniform() * shares[-1])]
-        return candidates[int(self._uniform() * len(candidates))] if candidates else None
+        return None
+
+    def _choose(self, candidates: list[int], weights: Sequence[float]) -> int | None:
+        """Take one out of the candidates."""
+        shares = list(itertools.accumulate(weights[client] for client in candidates)) if weights else []
+        if not candidates or (weights and shares[-1] <= 0.0):
+            return None
+        u = self._uniform()
+        place = bisect.bisect_right(shares, u * shares[-1]) if weights else int(u * len(candidates))
+        candidates[place], candidates[-1] = candidates[-1], candidates[place]
+        return candidates.pop()
 
     def _uniform(self) -> float:
         self.draws += 1
@@ -81,7 +94,7 @@ class Pool:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.idle, self.draws = state["idle"], state["draws"]
-        self.order = array("q", state["order"].numpy().tobytes())
-        self.trips = array("q", state["trips"].numpy().tobytes())
+        self.order = array("q", state["order"].cpu().numpy().tobytes())
+        self.trips = array("q", state["trips"].cpu().numpy().tobytes())
         for place, client in enumerate(self.order):
             self.place[client] = place

@@ -62,6 +62,11 @@ class Simulated:
             self._ticks.add(at)
             self._push(at, _TICK, 0)
 
+    @property
+    def next_at(self) -> float:
+        """The time of the next event."""
+        return self.heap[0][0] if self.heap else math.inf
+
     def receive(self) -> Event:
         if not self.heap:
             raise RuntimeError("nothing is in flight and nobody will wake up: the federation has come to rest")

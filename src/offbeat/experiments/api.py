@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,11 +14,11 @@ from torch import nn
 from offbeat.algorithms import Algorithm
 from offbeat.data import Dataset, Partition, Source
 from offbeat.engine import DISPATCHES, Dispatch
-from offbeat.errors import ConfigError, RunFolderError
-from offbeat.experiments.experiment import Data, Evaluation, Experiment
-from offbeat.experiments.folder import read_json, recorded
+from offbeat.errors import ConfigError, RunFolderError, nearest
+from offbeat.experiments.experiment import Assembly, Data, Evaluation, Experiment
+from offbeat.experiments.folder import Origin, read_json
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource
-from offbeat.experiments.run import Result, Run, Watch
+from offbeat.experiments.run import Result, Run, Watch, interruptible
 from offbeat.models import Model
 
 Path = str | os.PathLike[str]
@@ -33,6 +34,7 @@ def run(
     dispatch: Dispatch | None = None,
     evaluation: Evaluation | int | None = None,
     out: Path | None = None,
+    resume: bool = False,
     data_dir: Path | None = None,
     watch: Watch | None = None,
     **settings: Any,
@@ -45,11 +47,14 @@ def run(
     dispatch    the algorithm's own with its defaults when left out
     evaluation  an `Evaluation`, or just the number of versions between two of them
     out         folder for the run; nothing is written when left out
+    resume      go on with the same run in `out`, if one was begun there and not finished
     settings    the other fields of `Experiment`: client, world, rounds, virtual_seconds, seed, device, executor
     """
     valid = {field.name for field in dataclasses.fields(Experiment)}
     if unknown := settings.keys() - valid:
-        raise ConfigError(f"unknown setting; valid: {', '.join(sorted(valid))}.", key=min(unknown))
+        raise ConfigError(f"unknown setting; {nearest(min(unknown), sorted(valid))}", key=min(unknown))
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(f"{algorithm!r} is not an algorithm object, such as FedBuff()", key="algorithm")
     if not isinstance(data, Data):
         data = _data(data, clients, partition)
     if isinstance(evaluation, int):
@@ -63,7 +68,13 @@ def run(
         dispatch=dispatch or DISPATCHES[algorithm.dispatches[0]](),
         **settings,
     )
-    return execute(experiment, out=out, data_dir=data_dir, watch=watch)
+    if resume and out is not None and (pathlib.Path(out) / "config.toml").is_file():
+        result = continue_(experiment, pathlib.Path(out), data_dir, watch)
+    else:
+        result = execute(experiment, out=out, data_dir=data_dir, watch=watch)
+    if result.interrupted:
+        raise KeyboardInterrupt(f"interrupted at round {result.summary['rounds']}")
+    return result
 
 
 def _data(source: Dataset | Source, clients: int | None, partition: Partition | Sequence[Any] | None) -> Data:
@@ -74,17 +85,21 @@ def _data(source: Dataset | Source, clients: int | None, partition: Partition | 
 
 
 def execute(
-    experiment: Experiment, *, out: Path | None = None, data_dir: Path | None = None, watch: Watch | None = None
+    experiment: Experiment,
+    *,
+    out: Path | None = None,
+    data_dir: Path | None = None,
+    modules: Path | None = None,
+    watch: Watch | None = None,
 ) -> Result:
-    """Run an experiment; everything is checked before the folder is made."""
-    assembly = experiment.assemble(data_dir)
-    new = Run(assembly, watch)
-    if out is not None:
-        from offbeat.experiments.config import dump
-
-        resolved = dataclasses.replace(experiment, executor=assembly.executor_name)
-        new.open(pathlib.Path(out), dump(resolved), str(data_dir) if data_dir is not None else None)
-    return new.execute()
+    """Run an experiment; everything is checked before the folder is made.  Ctrl-C ends it in good order."""
+    with interruptible() as interrupted:
+        assembly = experiment.assemble(data_dir)
+        new = Run(assembly, interrupted, watch)
+        if out is not None:
+            origin = Origin(*(str(pathlib.Path(p).resolve()) if p is not None else None for p in (data_dir, modules)))
+            new.open(pathlib.Path(out), _resolved(experiment, assembly), origin)
+        return new.execute()
 
 
 def resume(path: Path, *, data_dir: Path | None = None, watch: Watch | None = None) -> Result:
@@ -94,9 +109,27 @@ def resume(path: Path, *, data_dir: Path | None = None, watch: Watch | None = No
     folder = pathlib.Path(path)
     if not (folder / "config.toml").is_file():
         raise RunFolderError(f"{folder} is not a run folder: it has no config.toml")
+    modules = Origin.of(folder).modules
+    if modules is not None and modules not in sys.path:
+        sys.path.insert(0, modules)
+    return continue_(parse(read(folder / "config.toml")), folder, data_dir, watch)
+
+
+def continue_(experiment: Experiment, folder: pathlib.Path, data_dir: Path | None, watch: Watch | None) -> Result:
+    """Go on with an experiment in its folder."""
     if (folder / "summary.json").is_file():
         raise RunFolderError(f"{folder} is finished: {read_json(folder / 'summary.json')['rounds']} rounds")
-    experiment = parse(read(folder / "config.toml"))
-    old = Run(experiment.assemble(data_dir or recorded(folder).get("data_dir")), watch)
-    old.reopen(folder)
-    return old.execute()
+    with interruptible() as interrupted:
+        assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
+        if _resolved(experiment, assembly) != (folder / "config.toml").read_text(encoding="utf-8"):
+            raise RunFolderError(f"{folder} holds another experiment: compare its config.toml")
+        old = Run(assembly, interrupted, watch)
+        old.reopen(folder)
+        return old.execute()
+
+
+def _resolved(experiment: Experiment, assembly: Assembly) -> str:
+    """The experiment's complete TOML, with the executor that was chosen."""
+    from offbeat.experiments.config import dump
+
+    return dump(dataclasses.replace(experiment, executor=assembly.executor_name))

@@ -47,7 +47,7 @@ def engine(
     rule = ALGORITHMS[algorithm]()
     kind = DISPATCHES[rule.dispatches[0]]
     names = {field.name for field in fields(kind)}
-    options = {k: v for k, v in (("concurrency", concurrency), ("buffer", buffer)) if k in names}
+    options = {k: v for k, v in (("concurrency", concurrency), ("buffer", min(buffer, concurrency))) if k in names}
     dispatch, world = kind(**options), World(delay=HalfNormal())
     transport = Simulated(world, NoTraining(dim), seed=0)
     loop = Loop(rule, dispatch, world, transport, clients, lambda _: Terms(10), seed=0)

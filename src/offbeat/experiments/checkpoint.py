@@ -36,7 +36,8 @@ def save(folder: pathlib.Path, state: dict[str, Any]) -> None:
     finally:
         part.unlink(missing_ok=True)
     write_json(folder / f"{number:08d}.json", {"sha256": digest})
-    for old in _numbers(folder)[:-KEEP]:
+    sealed = [n for n in _numbers(folder) if (folder / f"{n:08d}.json").is_file()]
+    for old in set(_numbers(folder)) - set(sealed[-KEEP:]):
         (folder / f"{old:08d}.json").unlink(missing_ok=True)
         (folder / f"{old:08d}.pt").unlink(missing_ok=True)
 

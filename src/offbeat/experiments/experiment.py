@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import pathlib
 from dataclasses import dataclass, field
@@ -29,9 +30,9 @@ from offbeat.engine import (
 )
 from offbeat.engine.executors import Choice, Gossip, why_not_stackable
 from offbeat.errors import ConfigError
-from offbeat.experiments.own import OwnPartition
+from offbeat.experiments.own import OwnPartition, OwnSource
 from offbeat.models import LR, Model
-from offbeat.options import Count, Natural, Options, Positive
+from offbeat.options import Count, Natural, Options, Positive, Probability
 from offbeat.seeds import key, stream
 from offbeat.world import AsAsked, World
 
@@ -47,7 +48,7 @@ class Data(Options):
 
     def load(self, folder: pathlib.Path, seed: int) -> Federated:
         """Read the data and divide it; the division depends on the seed."""
-        dataset = self.source.load(folder)
+        dataset = _read(self.source, folder)
         fixed = self.partition.fixed if isinstance(self.partition, OwnPartition) else None
         if self.clients is None and fixed is None:
             raise ConfigError("missing: how many clients?", key="data.clients")
@@ -65,6 +66,18 @@ class Data(Options):
         return Federated.of(dataset, parts)
 
 
+def _read(source: Source, folder: pathlib.Path) -> Dataset:
+    """Read a data set; offbeat's own are kept, since the runs of a sweep share them."""
+    if isinstance(source, OwnSource):
+        return source.load(folder)
+    return _cached(source, folder)
+
+
+@functools.lru_cache(maxsize=2)
+def _cached(source: Source, folder: pathlib.Path) -> Dataset:
+    return source.load(folder)
+
+
 @dataclass(kw_only=True, frozen=True)
 class Evaluation(Options):
     """When and how x is tested."""
@@ -72,7 +85,7 @@ class Evaluation(Options):
     every: Count = 10
     """Versions between two evaluations; the first and the last version are always tested."""
     batch_size: Count = 1000
-    target: Positive | None = None
+    target: Probability | None = None
     """Accuracy whose first reaching is timed."""
 
 
@@ -116,6 +129,7 @@ class Experiment(Options):
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
         data = self.data.load(data_dir(folder), self.seed)
+        self.world.check(data.clients)
         busy: int = getattr(self.dispatch, "concurrency", 0)
         if busy > data.clients:
             raise ConfigError(
@@ -151,7 +165,7 @@ class Experiment(Options):
             raise ConfigError(
                 "gossip needs the same number of local steps of everybody: give steps", key="client.steps"
             )
-        if self.client.keeps or getattr(self.client, "momentum", 0):
+        if bool(self.client.keeps) or bool(getattr(self.client, "momentum", 0)):
             raise ConfigError("gossip takes plain steps: sgd without momentum, or prox", key="client.name")
         if not isinstance(self.world.effort, AsAsked):
             raise ConfigError("gossip needs the same number of local steps of everybody", key="world.effort")
@@ -177,13 +191,6 @@ def check_module(module: nn.Module, dataset: Dataset) -> None:
     """Refuse a model that cannot be trained on the data."""
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigError("the model has no trainable parameters", key="model")
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
-            raise ConfigError(
-                f"layer {name!r} ({type(layer).__name__}) keeps running statistics, which are not averaged yet; "
-                "use GroupNorm or track_running_stats=False",
-                key="model",
-            )
     module.eval()
     try:
         with torch.no_grad():
@@ -193,12 +200,29 @@ def check_module(module: nn.Module, dataset: Dataset) -> None:
         raise ConfigError(
             f"the model does not take inputs of shape {list(dataset.shape)}: {reason}", key="model"
         ) from error
+    _check_buffers(module, dataset)
     expected = (min(2, len(dataset.x)), dataset.classes)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if shape != expected:
         raise ConfigError(
             f"the model's output for {expected[0]} inputs is {shape}, but the labels need {expected}: "
-            f"one score for each of {dataset.classes} classes",
+            f"one score for each of {dataset.classes} classes (from_arrays takes classes=… if some are absent)",
+            key="model",
+        )
+
+
+def _check_buffers(module: nn.Module, dataset: Dataset) -> None:
+    """A buffer that training changes is no part of x: it would leak from client to client and get lost on resuming."""
+    copied = copy.deepcopy(module).train()
+    before = {name: buffer.clone() for name, buffer in copied.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        copied(dataset.prepare(dataset.x[:2]))
+    changed = [name for name, buffer in copied.named_buffers() if not torch.equal(buffer, before[name])]
+    if changed:
+        layer = type(copied.get_submodule(changed[0].rpartition(".")[0])).__name__
+        raise ConfigError(
+            f"training changes the buffer {changed[0]!r} ({layer}), which is not averaged yet; "
+            "use GroupNorm in place of layers that keep running statistics",
             key="model",
         )
 

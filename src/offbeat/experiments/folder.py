@@ -12,6 +12,7 @@ checkpoint/        what `resume` needs
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -19,6 +20,7 @@ import pathlib
 import platform
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -70,6 +72,20 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     return value
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where on this machine a run took what it needs beside its config."""
+
+    data_dir: str | None = None
+    modules: str | None = None  # folder of the user's own modules
+
+    @classmethod
+    def of(cls, path: pathlib.Path) -> Origin:
+        """As recorded in a run folder."""
+        status = read_json(path / "status.json") if (path / "status.json").is_file() else {}
+        return cls(status.get("data_dir"), status.get("modules"))
+
+
 class UpdateLog:
     """Rows appended to a .npy file, whose header has room for the count to grow in place."""
 
@@ -119,10 +135,16 @@ class UpdateLog:
 class RunFolder:
     """An open run folder, to be continued after the given number of metrics bytes and update rows."""
 
-    def __init__(self, path: pathlib.Path, metrics_bytes: int, update_rows: int, data_dir: str | None = None) -> None:
+    def __init__(self, path: pathlib.Path, metrics_bytes: int, update_rows: int, origin: Origin | None = None) -> None:
         self.path = path
+        self._lock = (path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise RunFolderError(f"another process is at work in {path}") from None
         self._new: list[pathlib.Path] = []  # folders that this run has made, innermost first
-        self.data_dir = data_dir or recorded(path).get("data_dir")
+        self.origin = origin or Origin.of(path)
         metrics = path / "metrics.jsonl"
         self._metrics: BinaryIO = metrics.open("r+b" if metrics.exists() else "w+b")
         self._metrics.truncate(metrics_bytes)
@@ -130,19 +152,20 @@ class RunFolder:
         self.updates = UpdateLog(path / "updates.npy", update_rows)
 
     @classmethod
-    def create(cls, path: pathlib.Path, config: str, data_dir: str | None) -> RunFolder:
+    def create(cls, path: pathlib.Path, config: str, origin: Origin) -> RunFolder:
         """Begin a new run."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if _taken(path):
             hint = f"; continue it with: offbeat resume {path}" if (path / "config.toml").is_file() else ""
             raise RunFolderError(f"{path} exists and is not empty{hint}")
         new = [place for place in (path, *path.parents) if not place.exists()]
         try:
             (path / "checkpoint").mkdir(parents=True, exist_ok=True)
             write_atomic(path / "config.toml", config.encode())
-            folder = cls(path, 0, 0, data_dir)
+            folder = cls(path, 0, 0, origin)
             folder._new = new
             return folder
         except OSError as error:
+            _remove(new)
             raise RunFolderError(f"cannot write into {path}: {error.strerror}") from error
 
     @property
@@ -155,25 +178,34 @@ class RunFolder:
         self.updates.flush()
 
     def status(self, state: str, **more: Any) -> None:
-        write_json(self.path / "status.json", {"state": state, **more, "data_dir": self.data_dir, **environment()})
+        write_json(self.path / "status.json", {"state": state, **more, **asdict(self.origin), **environment()})
 
     def close(self) -> None:
         self._metrics.close()
         self.updates.close()
+        (self.path / ".lock").unlink(missing_ok=True)
+        self._lock.close()
 
     def discard(self) -> None:
         """Leave nothing behind."""
         self.close()
         for place in self.path.iterdir():
             shutil.rmtree(place) if place.is_dir() else place.unlink()
-        for place in self._new:
-            with contextlib.suppress(OSError):  # not empty: somebody else uses it by now
-                place.rmdir()
+        _remove(self._new)
 
 
-def recorded(path: pathlib.Path) -> dict[str, Any]:
-    """The status of a run folder, empty where there is none."""
-    return read_json(path / "status.json") if (path / "status.json").is_file() else {}
+def _taken(path: pathlib.Path) -> bool:
+    try:
+        return path.exists() and (not path.is_dir() or any(path.iterdir()))
+    except OSError as error:
+        raise RunFolderError(f"cannot look into {path}: {error.strerror}") from error
+
+
+def _remove(places: list[pathlib.Path]) -> None:
+    """Remove folders, innermost first, unless somebody else uses them by now."""
+    for place in places:
+        with contextlib.suppress(OSError):
+            place.rmdir()
 
 
 def environment() -> dict[str, Any]:

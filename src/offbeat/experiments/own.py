@@ -17,16 +17,23 @@ from offbeat.data import Dataset, Partition, Source, from_datasets
 from offbeat.errors import ConfigError, DataError
 from offbeat.models import Model
 
+PYTHON = "python:"  # stands before the name of what only a Python program has
+
 
 def resolve(path: str) -> Any:
     """The thing that "package.module:thing" names."""
     module_name, _, thing = path.partition(":")
+    if path.startswith(PYTHON):
+        raise ConfigError(
+            f"{thing} was given from Python and cannot be named in a file; run the same program again with resume=True",
+            key="name",
+        )
     here = str(pathlib.Path.cwd())
     if here not in sys.path:  # as `python -m` has it; console scripts do not
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:
         raise ConfigError(f"cannot import {module_name!r} of {path!r}: {error}", key="name") from error
     for part in thing.split("."):
         if not hasattr(found, part):
@@ -36,9 +43,14 @@ def resolve(path: str) -> Any:
 
 
 def name_of(thing: object) -> str:
-    """The name under which `resolve` finds a function or class again (an instance goes by its class)."""
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{named.__module__}:{named.__qualname__}"
+    """The name under which `resolve` finds a function or class again, or one that says that it cannot be found."""
+    module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
+    try:
+        if module and module != "__main__" and name and resolve(f"{module}:{name}") is thing:
+            return f"{module}:{name}"
+    except ConfigError:
+        pass
+    return f"{PYTHON}{name or type(thing).__qualname__}"
 
 
 def call(function: Callable[..., Any], offered: Mapping[str, Any], options: Mapping[str, Any]) -> Any:

@@ -85,8 +85,8 @@ class Display:
         elif time.monotonic() - self._last > PLAIN_SECONDS and len(glance.metrics) > self._seen:
             self._last, self._seen = time.monotonic(), len(glance.metrics)
             share = done(glance)
-            left = glance.tally.wall_seconds * (1 - share) / share if share else 0.0
+            left = f"about {glance.tally.wall_seconds * (1 - share) / share:.0f} s left" if share else "just begun"
             self.console.print(
-                f"{self.label}: round {glance.tally.version}, {headline(glance)}, about {left:.0f} s left",
-                soft_wrap=True, highlight=False,
+                f"{self.label}: round {glance.tally.version}, {headline(glance)}, {left}",
+                soft_wrap=True, highlight=False, markup=False,
             )  # fmt: skip

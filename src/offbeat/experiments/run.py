@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import json
 import pathlib
 import signal
@@ -17,14 +18,15 @@ from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated, threads
-from offbeat.errors import DivergenceError, OffbeatError
+from offbeat.errors import ConfigError, OffbeatError, RunFolderError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.experiment import Assembly
-from offbeat.experiments.folder import STATUS, RunFolder, write_atomic, write_json
+from offbeat.experiments.folder import STATUS, Origin, RunFolder, write_atomic, write_json
 
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
 WATCH_SECONDS = 0.1
+FRUITLESS = 100_000  # events in a row without an update, after which a run is given up
 
 
 @dataclass
@@ -94,10 +96,11 @@ Watch = Callable[[Glance], None]
 class Run:
     """One run: the loop, what is recorded of it, and its state on disk."""
 
-    def __init__(self, assembly: Assembly, watch: Watch | None = None) -> None:
+    def __init__(self, assembly: Assembly, interrupted: threading.Event, watch: Watch | None = None) -> None:
         experiment = assembly.experiment
         self.assembly, self.experiment = assembly, experiment
         self.watch = watch or (lambda _: None)
+        self.interrupted = interrupted  # ends the run between two turns
         self.transport = Simulated(experiment.world, assembly.executor, experiment.seed)
         algorithm, dispatch = copy.deepcopy(experiment.algorithm), copy.deepcopy(experiment.dispatch)
         work = assembly.work
@@ -113,6 +116,7 @@ class Run:
         self.tally = Tally()
         self.metrics: list[dict[str, Any]] = []
         self.folder: RunFolder | None = None
+        self._fruitless = 0  # events in a row that brought no update
         self._wall_before = 0.0
         self._started = time.monotonic()
 
@@ -122,13 +126,13 @@ class Run:
         """Run to the end, or until interrupted."""
         self._started = time.monotonic()
         fresh = not self.metrics
-        with _interrupts() as interrupted, threads(self.assembly.work), self._ending():
+        with threads(self.assembly.work), self._ending():
             if fresh:
                 self.loop.start()
                 self._evaluate()
             saved = watched = self._started
             pause = CHECKPOINT_SECONDS
-            while not self._finished() and not interrupted.is_set():
+            while not self._finished() and not self.interrupted.is_set():
                 self._turn()
                 now = time.monotonic()
                 if now - watched > WATCH_SECONDS:
@@ -138,11 +142,18 @@ class Run:
                     self._checkpoint()
                     saved = time.monotonic()
                     pause = max(CHECKPOINT_SECONDS, (saved - now) / CHECKPOINT_SHARE)
-            stopped = interrupted.is_set() and not self._finished()
+            stopped = self.interrupted.is_set() and not self._finished()
             return self._interrupt() if stopped else self._finish()
 
     def _turn(self) -> None:
         outcome = self.loop.turn()
+        self._fruitless = 0 if isinstance(outcome.event, Arrival) else self._fruitless + 1
+        if self._fruitless > FRUITLESS:
+            raise ConfigError(
+                f"{FRUITLESS:,} trips were given up or waited for in a row without an update; "
+                "see world.trip_timeout, world.loss and world.availability",
+                key="world",
+            )
         self.tally.count(outcome)
         self.tally.bytes_down = self.transport.bytes_down
         if self.folder and isinstance(outcome.event, (Arrival, Lost)):
@@ -152,9 +163,7 @@ class Run:
 
     def _finished(self) -> bool:
         limit = self.experiment.virtual_seconds
-        return self.tally.version >= self.experiment.rounds or (
-            limit is not None and self.tally.virtual_seconds >= limit
-        )
+        return self.tally.version >= self.experiment.rounds or (limit is not None and self.transport.next_at > limit)
 
     def _evaluate(self) -> None:
         accuracy, loss = self.assembly.evaluate(self.loop.algorithm.x)
@@ -188,6 +197,8 @@ class Run:
     # How it ends -----------------------------------------------------------------------------------------------
 
     def _finish(self) -> Result:
+        if self.tally.version < self.experiment.rounds and self.experiment.virtual_seconds is not None:
+            self.tally.virtual_seconds = self.experiment.virtual_seconds  # nothing more happens before it
         if self.metrics[-1]["version"] != self.tally.version:
             self._evaluate()
         summary = self.summary()
@@ -212,13 +223,15 @@ class Run:
         """A run that fails before it has made anything leaves no folder; a later one is whole and marked as failed."""
         try:
             yield
-        except OffbeatError as error:
-            if self.folder:
-                if isinstance(error, DivergenceError) and len(self.metrics) < 2:
-                    self.folder.discard()
-                else:
+        except (OffbeatError, OSError) as error:
+            if self.folder and len(self.metrics) < 2:
+                self.folder.discard()
+            elif self.folder:
+                with contextlib.suppress(OSError):  # the very disk may be what fails
                     self.folder.close()
                     self.folder.status("failed", error=str(error), version=self.tally.version)
+            if isinstance(error, OSError):
+                raise RunFolderError(f"cannot write the run folder: {error}") from error
             raise
 
     def summary(self) -> dict[str, Any]:
@@ -258,26 +271,36 @@ class Run:
 
     # What is on disk -------------------------------------------------------------------------------------------
 
-    def open(self, path: pathlib.Path, config: str, data_dir: str | None) -> None:
+    def open(self, path: pathlib.Path, config: str, origin: Origin) -> None:
         """Begin a new run folder."""
-        self.folder = RunFolder.create(path, config, data_dir)
+        self.folder = RunFolder.create(path, config, origin)
         self.folder.status("running")
 
     def reopen(self, path: pathlib.Path) -> None:
         """Go on where the newest whole checkpoint ends; at the beginning when there is none."""
+        (path / "checkpoint").mkdir(exist_ok=True)
         state = checkpoint.load(path / "checkpoint", self.experiment.device)
-        if state is None:
-            self.folder = RunFolder(path, 0, 0)
-        else:
+        lines: list[str] = []
+        if state is not None:
+            if state["identity"] != self._identity(path):
+                raise RunFolderError(f"{path}: config.toml or the model has changed since the last checkpoint")
+            if not (path / "metrics.jsonl").is_file() or not (path / "updates.npy").is_file():
+                raise RunFolderError(f"{path} cannot be resumed: metrics.jsonl or updates.npy is missing")
             self.loop.load_state_dict(state["loop"])
             self.transport.load_state_dict(state["transport"])
             self.assembly.executor.load_state_dict(state["executor"])
             self.tally = Tally(**state["tally"])
             self._wall_before = self.tally.wall_seconds
-            self.folder = RunFolder(path, state["metrics_bytes"], state["update_rows"])
-            lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-            self.metrics = [json.loads(line) for line in lines]
+            with (path / "metrics.jsonl").open("rb") as file:
+                lines = file.read(state["metrics_bytes"]).decode().splitlines()
+        self.folder = RunFolder(path, state["metrics_bytes"] if state else 0, state["update_rows"] if state else 0)
+        self.metrics = [json.loads(line) for line in lines]
         self.folder.status("running")
+
+    def _identity(self, path: pathlib.Path) -> str:
+        """What a checkpoint must agree with."""
+        config = (path / "config.toml").read_bytes()
+        return hashlib.sha256(config + self.assembly.work.layout.fingerprint.encode()).hexdigest()
 
     def _checkpoint(self) -> None:
         assert self.folder
@@ -285,6 +308,7 @@ class Run:
         checkpoint.save(
             self.folder.path / "checkpoint",
             {
+                "identity": self._identity(self.folder.path),
                 "loop": self.loop.state_dict(),
                 "transport": self.transport.state_dict(),
                 "executor": self.assembly.executor.state_dict(),
@@ -322,7 +346,7 @@ def _row(outcome: Outcome) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[threading.Event]:
+def interruptible() -> Iterator[threading.Event]:
     """The first Ctrl-C (or SIGTERM) sets the event, so that the run can end in good order; the second one kills."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offbeat.errors import ConfigError, RunFolderError
+from offbeat.errors import ConfigError, DivergenceError, RunFolderError
 from offbeat.experiments import api, config
 from offbeat.experiments.config import Table
 from offbeat.experiments.experiment import Experiment
@@ -44,38 +44,62 @@ class Sweep:
         variants = base.pop("variants", [{}])
         if not isinstance(variants, list) or not all(isinstance(v, dict) for v in variants) or not variants:
             raise ConfigError("expected [[variants]], each with a label and the keys that it changes", key="variants")
-        seeds = seeds or [base.get("seed", 0)]
+        seeds = list(dict.fromkeys(seeds)) or [base.get("seed", 0)]
         cells = []
         for variant, point in itertools.product(variants, _points(grid)):
             changed = merge(base, {name: value for name, value in variant.items() if name != "label"})
             for dotted, value in point:
+                if dotted == "seed":
+                    raise ConfigError("seeds are not an axis of the grid: use --seeds 0,1,2", key="--grid")
                 config.put(changed, dotted, value)
             label = " ".join([*([str(variant["label"])] if "label" in variant else []), *map(_short, point)]) or "run"
-            config.parse(changed)
             cells += [Cell(label, seed, changed | {"seed": seed}) for seed in seeds]
         folders = [cell.folder for cell in cells]
         if len(set(folders)) < len(folders):
             twice = next(folder for folder in folders if folders.count(folder) > 1)
             raise ConfigError(f"two runs would share the folder {twice!r}: give the variants different labels")
+        for cell in cells:
+            config.parse(cell.table)
         return cls(cells)
 
-    def run(
-        self, out: pathlib.Path, data_dir: api.Path | None, watch: Callable[[Cell], Watch | None]
-    ) -> Iterator[tuple[Cell, dict[str, Any] | None]]:
-        """Run what is not finished, go on with what is interrupted; yields each run's summary, None if interrupted."""
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(
-            out / "sweep.json", {"runs": [{"label": c.label, "seed": c.seed, "folder": c.folder} for c in self.cells]}
-        )
+    def check(self, data_dir: api.Path | None) -> None:
+        """Load and build everything once, so that what does not fit together shows before the first run."""
         for cell in self.cells:
-            summary = _run(out / cell.folder, config.parse(cell.table), data_dir, watch(cell))
+            config.parse(cell.table).assemble(data_dir)
+
+    def run(
+        self,
+        out: pathlib.Path,
+        data_dir: api.Path | None,
+        watch: Callable[[Cell], Watch | None],
+        modules: api.Path | None = None,
+    ) -> Iterator[tuple[Cell, dict[str, Any] | None]]:
+        """Run what is not finished, go on with what is interrupted.
+
+        Yields each run's summary: empty if it diverged, None if it was interrupted, after which nothing more is run.
+        """
+        runs = [{"label": c.label, "seed": c.seed, "folder": c.folder} for c in self.cells]
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(out / "sweep.json", {"runs": runs})
+        except OSError as error:
+            raise RunFolderError(f"cannot write into {out}: {error.strerror}") from error
+        for cell in self.cells:
+            try:
+                summary = _run(out / cell.folder, config.parse(cell.table), data_dir, watch(cell), modules)
+            except DivergenceError:
+                summary = {}
             yield cell, summary
             if summary is None:
                 return
 
 
 def _run(
-    folder: pathlib.Path, experiment: Experiment, data_dir: api.Path | None, watch: Watch | None
+    folder: pathlib.Path,
+    experiment: Experiment,
+    data_dir: api.Path | None,
+    watch: Watch | None,
+    modules: api.Path | None,
 ) -> dict[str, Any] | None:
     known = folder / "config.toml"
     if known.is_file():
@@ -85,7 +109,7 @@ def _run(
             return read_json(folder / "summary.json")
         result = api.resume(folder, data_dir=data_dir, watch=watch)
     else:
-        result = api.execute(experiment, out=folder, data_dir=data_dir, watch=watch)
+        result = api.execute(experiment, out=folder, data_dir=data_dir, modules=modules, watch=watch)
     return None if result.interrupted else result.summary
 
 
@@ -119,6 +143,8 @@ def _points(grid: Sequence[str]) -> Iterator[tuple[tuple[str, Any], ...]]:
             )
         # A comma inside brackets belongs to the value: model.hidden=[64],[64,32].
         parts = re.findall(r"(?:[^,\[\]{}]|\[[^\]]*\]|\{[^}]*\})+", values)
+        if not parts or ",".join(parts) != values:
+            raise ConfigError(f"{axis!r}: the values cannot be told apart", key="--grid")
         axes.append([(dotted.strip(), config.value_of(part.strip())) for part in parts])
     return itertools.product(*axes)
 

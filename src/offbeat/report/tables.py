@@ -28,8 +28,8 @@ def size(count: float) -> str:
 
 def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     """One row a label; several summaries under one label are seeds of the same experiment."""
-    first = next(iter(summaries.values()))[0]
-    target = first["target"]
+    targets = {s["target"] for group in summaries.values() for s in group if s}
+    target = targets.pop() if len(targets) == 1 else None
     seeds = max(len(group) for group in summaries.values())
     caption = "accuracy: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
@@ -38,7 +38,13 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     columns = ("acc %", timed, "rounds", "up", "τ mean/max")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for label, group in summaries.items():
+    for name, whole in summaries.items():
+        label, group = name, [summary for summary in whole if summary]
+        if not group:
+            table.add_row(label, "diverged")
+            continue
+        if len(group) < len(whole):
+            label = f"{label} ({len(whole) - len(group)} of {len(whole)} diverged)"
         table.add_row(
             label,
             spread([s["accuracy_last10"] for s in group], scale=100),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from offbeat.errors import ConfigError
 from offbeat.options import Options, Positive, Probability
@@ -14,6 +15,9 @@ Span = tuple[bool, float]  # awake or not, and until when at least
 
 
 class Availability(Options, ABC):
+    per_client: ClassVar[tuple[str, ...]] = ()
+    """Fields that may hold one value a client."""
+
     @abstractmethod
     def span(self, client: int, client_key: int, now: float) -> Span:
         """Whether the client is awake now, and a later moment up to which that does not change."""
@@ -44,6 +48,8 @@ class Always(Availability):
 @dataclass(kw_only=True, frozen=True)
 class Bernoulli(Availability):
     """In every slot of `slot` seconds each client is awake with its own probability, independently."""
+
+    per_client: ClassVar[tuple[str, ...]] = ("probability",)
 
     probability: Probability | tuple[Probability, ...] = 0.5
     """One for all, or one a client."""

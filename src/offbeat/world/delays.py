@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from offbeat.errors import ConfigError
-from offbeat.options import NonNegative, Options, Positive, Probability
+from offbeat.options import Bound, NonNegative, Options, Positive, Probability
 from offbeat.seeds import exponential, key, normal, uniform
 
 
@@ -28,6 +29,9 @@ class Trip:
 
 
 class Delay(Options, ABC):
+    per_client: ClassVar[tuple[str, ...]] = ()
+    """Fields that may hold one value a client."""
+
     @abstractmethod
     def seconds(self, trip: Trip) -> float: ...
 
@@ -103,7 +107,7 @@ class LogNormal(Delay):
     """median·exp(sigma·N(0, 1)) a trip: most are quick, a few take very long."""
 
     median: Positive = 1.0
-    sigma: NonNegative = 1.0
+    sigma: Annotated[float, Bound(low=0, high=20)] = 1.0
 
     def seconds(self, trip: Trip) -> float:
         return self.median * math.exp(self.sigma * normal(trip.trip_key))
@@ -116,6 +120,8 @@ class Speeds(Delay):
     The speeds are either given, one a client, or drawn: median·exp(sigma·N(0, 1)), and a share `stragglers` of the
     clients is slower by `slowdown`.
     """
+
+    per_client: ClassVar[tuple[str, ...]] = ("seconds_per_step",)
 
     seconds_per_step: tuple[Positive, ...] = ()
     median: Positive = 0.1
@@ -141,6 +147,8 @@ class Devices(Delay):
 
     α_i (s a step) and the two bandwidths (bytes/s) are given one a client, or drawn log-normally around their medians.
     """
+
+    per_client: ClassVar[tuple[str, ...]] = ("seconds_per_step", "up", "down")
 
     seconds_per_step: tuple[Positive, ...] = ()
     up: tuple[Positive, ...] = ()

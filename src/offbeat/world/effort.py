@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from offbeat.errors import ConfigError
 from offbeat.options import Count, Options, Positive, Probability
@@ -14,6 +15,9 @@ from offbeat.seeds import key, uniform
 
 
 class Effort(Options, ABC):
+    per_client: ClassVar[tuple[str, ...]] = ()
+    """Fields that may hold one value a client."""
+
     @abstractmethod
     def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
         """Local steps of a trip that begins now."""
@@ -40,6 +44,8 @@ class UniformSteps(Effort):
 @dataclass(kw_only=True, frozen=True)
 class PerClient(Effort):
     """A fixed number for each client: given, or drawn once from U{low, …, high}."""
+
+    per_client: ClassVar[tuple[str, ...]] = ("values",)
 
     values: tuple[Count, ...] = ()
     low: Count = 1

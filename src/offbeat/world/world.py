@@ -65,6 +65,16 @@ class World(Options):
             now = until
         return math.inf
 
+    def check(self, clients: int) -> None:
+        """Refuse lists that are not one a client, and worlds in which nobody ever works."""
+        for table, law in (("delay", self.delay), ("availability", self.availability), ("effort", self.effort)):
+            for name in law.per_client:
+                values = getattr(law, name)
+                if isinstance(values, tuple) and values and len(values) != clients:
+                    raise ConfigError(f"{len(values)} values for {clients} clients", key=f"world.{table}.{name}")
+        if not any(self.availability.probability_of(client) != 0 for client in range(clients)):
+            raise ConfigError("nobody is ever awake", key="world.availability.probability")
+
     def awake(self, seed: int, client: int, now: float) -> bool:
         return self.availability.span(client, key(seed, "device", client), now)[0]
 

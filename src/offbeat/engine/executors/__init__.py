@@ -47,13 +47,27 @@ def choose(name: Choice, work: Work) -> Literal["sequential", "vectorised"]:
 
 
 def why_not_stackable(work: Work) -> str | None:
-    """What `torch.func` says when two clients are stacked; None when it works."""
+    """Why the vectorised executor cannot run a model; None when it can."""
     work.module.train()
     x = work.layout.read(work.module)
-    try:
-        batch = torch.zeros((2, 2), dtype=torch.int64, device=work.device)
-        with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
+    batch = torch.zeros((2, 2), dtype=torch.int64, device=work.device)
+    with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
+        if mixes_examples(work):
+            return "it mixes the examples of a batch, so that padding would count."
+        try:
             Vectorised(work).gradient(torch.stack([x, x]), batch, torch.full((2, 2), 0.5, device=work.device))
-    except (RuntimeError, ValueError, TypeError) as error:
-        return str(error).strip().splitlines()[0]
+        except (RuntimeError, ValueError, TypeError) as error:
+            return str(error).strip().splitlines()[0]
     return None
+
+
+@torch.no_grad()
+def mixes_examples(work: Work) -> bool:
+    """Whether the output for one example depends on what else is in the batch (batch statistics do that)."""
+    one = work.inputs(torch.zeros(3, dtype=torch.int64, device=work.device))
+    other = torch.cat([one[:1], one[1:] + 1])
+    outputs = []
+    for inputs in (one, other):
+        torch.manual_seed(0)  # the same dropout for both
+        outputs.append(work.module(inputs)[0])
+    return not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)

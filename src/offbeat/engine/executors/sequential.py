@@ -9,10 +9,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from offbeat.engine.executors.base import Executor, replayable
+from offbeat.engine.work import Work
 from offbeat.messages import Job, Update
 
 
 class Sequential(Executor):
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.bulk = 1  # nothing is gained by training ahead
+
     def train(self, jobs: Sequence[Job]) -> list[Update]:
         self.work.module.train()
         return [self._train(job) for job in jobs]
