@@ -61,6 +61,8 @@ def plain(value: Any) -> Any:
 
 def problem(value: Any, annotation: Any) -> str | None:
     """What is wrong with a value for a field so annotated; None when nothing is."""
+    if annotation is Any:
+        return None
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         wrong = problem(value, args[0])

@@ -13,7 +13,7 @@ from tests.support import Arrivals, Quadratics, job, update
 from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, CA2FL, Algorithm
-from offbeat.engine import DISPATCHES, Arrival, Loop, Simulated, Terms
+from offbeat.engine import DISPATCHES, Arrival, Loop, PerArrival, Simulated, Terms
 from offbeat.errors import ConfigError
 from offbeat.world import Constant, HalfNormal, World
 
@@ -169,7 +169,7 @@ def test_arrivals_carry_the_job_that_they_answer() -> None:
     algorithm.start(torch.zeros(3), 6)
     loop = Loop(
         algorithm,
-        DISPATCHES["per-arrival"](concurrency=4),
+        PerArrival(concurrency=4),
         world,
         Simulated(world, trainer, 0),
         6,

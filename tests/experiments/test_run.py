@@ -154,7 +154,7 @@ def test_every_algorithm_runs_under_the_dispatches_that_it_names_and_no_other(na
     for dispatch_name, kind in DISPATCHES.items():
         names = {field.name for field in fields(kind)}
         dispatch = kind(**{k: v for k, v in (("concurrency", 8), ("buffer", 4)) if k in names})
-        algorithm = rule(**({"clusters": 4} if name == "cafga" else {}))
+        algorithm = ob.CAFGA(clusters=4) if name == "cafga" else rule()
         settings = {"algorithm": algorithm, "dispatch": dispatch, "client": client, "world": ob.World(delay=Devices())}
         if dispatch_name in rule.dispatches:
             assert small(rounds=3, **settings).summary["rounds"] == 3

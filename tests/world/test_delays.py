@@ -74,7 +74,7 @@ def test_trips_of_a_client_follow_the_law(name: str) -> None:
     assert_follows(sample, cdf)
 
 
-@pytest.mark.parametrize("name", DELAYS)
+@pytest.mark.parametrize("name", [name for name in DELAYS if name not in ("mix", "fedscale", "flash")])
 def test_the_same_trip_takes_the_same_time_and_another_trip_another(name: str) -> None:
     law, again = DELAYS[name](), DELAYS[name]()
     there = [trip(c, n, steps=3, down=100, up=100) for c in range(10) for n in range(3)]
@@ -196,7 +196,7 @@ def test_the_profile_of_devices_given() -> None:
         law.profile(2, 0, 4000)
 
 
-@pytest.mark.parametrize("name", [name for name in DELAYS if name != "devices"])
+@pytest.mark.parametrize("name", [name for name in DELAYS if name not in ("devices", "mix", "fedscale", "flash")])
 def test_no_other_law_has_a_profile(name: str) -> None:
     assert DELAYS[name]().profile(0, key("client", 0), 1000) is None
 

@@ -135,7 +135,6 @@ def test_bounds(law: type[Effort], values: dict[str, object]) -> None:
     assert caught.value.key == next(iter(values))
 
 
-@pytest.mark.xfail(reason="accepted, and drawn from somewhere between", strict=True)
 def test_an_upper_end_below_the_lower_one() -> None:
     with pytest.raises(ConfigError):
         PerClient(low=9, high=3)

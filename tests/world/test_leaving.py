@@ -189,7 +189,7 @@ def test_lost_is_as_likely_as_it_should_be() -> None:
     assert abs(share - 0.49) < 4 * math.sqrt(0.49 * 0.51 / len(outcomes))
 
 
-@pytest.mark.xfail(reason="an arrival at infinity: (inf, True)", strict=True)
 @pytest.mark.parametrize("on_leave", ["finish", "late"])
-def test_without_a_timeout_who_never_wakes_up_does_not_arrive(on_leave: OnLeave) -> None:
-    assert world(on_leave, 1.0, timeout=None).trip(0, JOB, 1, 1, 40.0)[1] is False
+def test_without_a_timeout_who_never_wakes_up_is_an_error(on_leave: OnLeave) -> None:
+    with pytest.raises(ConfigError, match="trip_timeout: needed: client 0 was asked while it sleeps"):
+        world(on_leave, 1.0, timeout=None).trip(0, JOB, 1, 1, 40.0)

@@ -28,7 +28,7 @@ class Codec(Options, ABC):
 
     @abstractmethod
     def carry(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> Tensor:
-        """decode(encode(x)), as a new tensor.  `rate` overrides the codec's own, where it has one."""
+        """decode(encode(x)); x itself is never changed.  `rate` overrides the codec's own, where it has one."""
 
     @abstractmethod
     def encode(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> bytes: ...

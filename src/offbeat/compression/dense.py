@@ -72,7 +72,7 @@ class QSGD(Codec):
 
     def signed(self, x: Tensor, seed: int) -> tuple[float, Tensor]:
         """‖x‖ and the signed levels, −s … s."""
-        norm = x.norm().item()
+        norm = x.double().norm().item()  # in single precision the squares of ordinary numbers overflow
         if norm == 0.0:
             return 0.0, torch.zeros_like(x)
         level = (x.abs() / norm * self.levels + noise(x, seed)).floor().clamp_(max=self.levels)

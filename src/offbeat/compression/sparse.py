@@ -20,6 +20,11 @@ Rate = Annotated[float, Bound(low=0, high=1, open="low")]
 _HEADER = struct.Struct("<IB")  # number of values; 0: indices follow, 1: a bitmap follows
 
 
+def share(rate: float, n: int) -> int:
+    """⌈rate·n⌉, without the one too many that a product such as 0.07·100 = 7.000000000000001 would give."""
+    return min(n, max(1, math.ceil(rate * n - 1e-9)))
+
+
 @dataclass(kw_only=True, frozen=True)
 class TopK(Codec):
     """The share `rate` of the entries that is largest in absolute value.
@@ -33,7 +38,7 @@ class TopK(Codec):
 
     def counts(self, layout: Layout, rate: float | None) -> list[int]:
         sizes = layout.sizes if self.scope == "tensor" else [layout.dim]
-        return [min(n, math.ceil((rate or self.rate) * n)) for n in sizes]
+        return [share(self.rate if rate is None else rate, n) for n in sizes]
 
     def size(self, layout: Layout, rate: float | None = None) -> int:
         k = sum(self.counts(layout, rate))
@@ -79,7 +84,7 @@ class TopK(Codec):
 
 @dataclass(kw_only=True, frozen=True)
 class RandomK(Codec):
-    """A random share `rate` of the entries, scaled by 1/rate so that the mean is right.
+    """A random share `rate` of the entries, scaled by d/k so that the mean is right.
 
     The receiver draws the same positions from a seed of eight bytes, so only the values travel.
     """
@@ -92,7 +97,7 @@ class RandomK(Codec):
         return 8 + 4 * self.count(layout, rate)
 
     def count(self, layout: Layout, rate: float | None) -> int:
-        return min(layout.dim, math.ceil((rate or self.rate) * layout.dim))
+        return share(self.rate if rate is None else rate, layout.dim)
 
     def chosen(self, dim: int, k: int, seed: int) -> Tensor:
         return torch.randperm(dim, generator=torch_stream(seed, "codec"))[:k]

@@ -71,7 +71,9 @@ class Loop:
                 staleness = self.algorithm.tau(event.job)
                 aggregated = self.dispatch.accepts(event.job)
                 if aggregated:
-                    self._take_in(event)
+                    self.algorithm.receive(event.job, event.update)
+                if self.half is not None:  # what a client has changed at its end holds also when it is late
+                    self.half.receive(event.update)
             self.dispatch.freed(event.job, isinstance(event, Arrival))
             if self.dispatch.anarchic:
                 self._idle(event.job.client)
@@ -84,11 +86,6 @@ class Loop:
             self._join(event.client)
         self._send(event.job.client if isinstance(event, (Arrival, Lost)) else None)
         return Outcome(self.transport.now, event, staleness, aggregated, stepped)
-
-    def _take_in(self, arrival: Arrival) -> None:
-        self.algorithm.receive(arrival.job, arrival.update)
-        if self.half is not None:
-            self.half.receive(arrival.update)
 
     def _remember(self) -> None:
         """Keep the new version for those that will start from it."""

@@ -74,6 +74,3 @@ class Bernoulli(Availability):
         while (n + 1) * self.slot <= now:  # the quotient may be rounded down at a slot's very beginning
             n += 1
         return n
-
-
-AVAILABILITIES: dict[str, type[Availability]] = {"always": Always, "bernoulli": Bernoulli}

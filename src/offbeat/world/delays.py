@@ -187,14 +187,3 @@ def given(values: tuple[float, ...], client: int, name: str) -> float:
 def _ordered(low: float, high: float, key: str = "low") -> None:
     if low > high:
         raise ConfigError(f"{low:g} is above the upper end, {high:g}", key=key)
-
-
-DELAYS: dict[str, type[Delay]] = {
-    "constant": Constant,
-    "uniform": Uniform,
-    "exponential": Exponential,
-    "half-normal": HalfNormal,
-    "log-normal": LogNormal,
-    "speeds": Speeds,
-    "devices": Devices,
-}

@@ -51,6 +51,11 @@ class PerClient(Effort):
     low: Count = 1
     high: Count = 10
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.low > self.high:
+            raise ConfigError(f"{self.low} is above the upper end, {self.high}", key="low")
+
     def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
         if not self.values:
             return self.low + int(uniform(key(client_key, "effort")) * (self.high - self.low + 1))
@@ -63,8 +68,8 @@ class PerClient(Effort):
 class Battery(Effort):
     """As asked on the mains; on battery a share that falls with the charge.
 
-    Each client discharges over `period` seconds and is then charged for the share `charging` of a period; where it
-    stands in its cycle at time zero is its own.  On battery it does max(1, charge·asked) steps.
+    A cycle of `period` seconds begins with the share `charging` of it on the mains; then the battery empties.  Where a
+    client stands in its cycle at time zero is its own.  On battery it does max(1, charge·asked) steps.
     """
 
     period: Positive = 100.0

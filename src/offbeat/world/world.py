@@ -14,7 +14,7 @@ from offbeat.world.availability import Always, Availability
 from offbeat.world.delays import Delay, HalfNormal, Trip
 from offbeat.world.effort import AsAsked, Effort
 
-SLEEPS = 1_000_000  # spans after which a client that never wakes up is taken for dead
+SLEEPS = 100_000  # spans after which a client that never wakes up is taken for dead
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -46,12 +46,17 @@ class World(Options):
         if not (self.loss and uniform(key(job.seed, "loss")) < self.loss):
             client_key, trip_key = key(seed, "device", job.client), key(job.seed, "delay")
             seconds = self.delay.seconds(Trip(job.client, client_key, trip_key, job.steps, bytes_down, bytes_up))
-            end = self._end(job.client, client_key, now, seconds + job.peer_seconds)
+            limit = math.inf if self.trip_timeout is None else now + self.trip_timeout
+            end = self._end(job.client, client_key, now, seconds + job.peer_seconds, limit)
+        if end == math.inf and self.trip_timeout is None:
+            raise ConfigError(
+                f"needed: client {job.client} was asked while it sleeps, and never wakes up", key="trip_timeout"
+            )
         if self.trip_timeout is not None and end > now + self.trip_timeout:
             return now + self.trip_timeout, False
         return end, True
 
-    def _end(self, client: int, client_key: int, now: float, seconds: float) -> float:
+    def _end(self, client: int, client_key: int, now: float, seconds: float, limit: float) -> float:
         """When a client that is asked now has worked for so many seconds.  One that sleeps begins when it wakes up."""
         left = seconds
         for _ in range(SLEEPS):
@@ -63,6 +68,8 @@ class World(Options):
                 if self.on_leave == "lost" and not self.availability.span(client, client_key, until)[0]:
                     return math.inf  # it leaves, and the update with it
             now = until
+            if now > limit:
+                break
         return math.inf
 
     def check(self, clients: int) -> None:

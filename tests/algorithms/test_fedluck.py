@@ -1,0 +1,98 @@
+"""φ and the choice of k and δ."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+import offbeat as ob
+from offbeat.algorithms.fedluck import best, phi
+from offbeat.compression import TopK
+from offbeat.data import Synthetic
+from offbeat.models import LR
+from offbeat.vector import Layout
+from offbeat.world import Constant, Devices
+
+
+def test_phi_by_hand() -> None:
+    """k = 10, δ = ¼, α = 0.2, β = 4, T̃ = 3, e = ½: ((2 + 1)/3)²·1.75 + 1 over 10·½."""
+    assert phi(10, 0.25, 0.2, 4.0, 3.0) == pytest.approx((1.75 + 1) / 5)
+
+
+def test_the_choice_is_the_smallest_phi_of_the_grid() -> None:
+    for alpha, beta in ((0.6, 20.0), (0.15, 3.0), (0.01, 100.0)):
+        k, delta = best(alpha, beta, 3.0)
+        smallest = min(
+            (float(phi(kk, d / 100, alpha, beta, 3.0)), kk, d / 100) for kk in range(2, 61) for d in range(1, 101)
+        )
+        assert (k, delta) == smallest[1:]
+
+
+def test_slow_lines_compress_more_and_slow_processors_step_less() -> None:
+    deltas = [best(0.2, beta, 3.0)[1] for beta in (1.0, 10.0, 100.0)]
+    steps = [best(alpha, 5.0, 3.0)[0] for alpha in (0.05, 0.2, 1.0)]
+    assert deltas == sorted(deltas, reverse=True)
+    assert deltas[0] > deltas[-1]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > steps[-1]
+
+
+def test_the_printed_exponent_hardly_ever_compresses() -> None:
+    """With e = 1 a device that needs 20 s for an upload, seven periods, would still send everything."""
+    assert best(0.2, 20.0, 3.0, exponent=1.0)[1] == 1.0
+    assert best(0.2, 20.0, 3.0)[1] < 0.1
+
+
+def run(**more: object) -> ob.Result:
+    settings: dict[str, object] = {
+        "data": Synthetic(examples=600, test_examples=100),
+        "clients": 6,
+        "model": LR(),
+        "algorithm": ob.FedLuck(),
+        "client": ob.SGD(lr=0.05, batch_size=16, steps=5),
+        "dispatch": ob.Periodic(concurrency=6, period=3.0),
+        "world": ob.World(
+            delay=Devices(seconds_per_step=(0.6, 0.5, 0.4, 0.3, 0.2, 0.15), up=(100, 300, 500, 700, 900, 1000))
+        ),
+        "compression": ob.Compression(upload=TopK()),
+        "rounds": 30,
+    }
+    return ob.run(**(settings | more))  # type: ignore[arg-type]
+
+
+def test_every_device_works_with_its_own_pair(tmp_path: pathlib.Path) -> None:
+    result = run(out=tmp_path / "r")
+    log = np.load(tmp_path / "r/updates.npy")
+    d = result.summary["parameters"]
+    for client, (alpha, up) in enumerate(
+        zip((0.6, 0.5, 0.4, 0.3, 0.2, 0.15), (100, 300, 500, 700, 900, 1000), strict=True)
+    ):
+        k, delta = best(alpha, 4 * d / up, 3.0)
+        own = log[log["client"] == client]
+        assert (own["steps"] == k).all()
+        expected = TopK().size(_layout(), delta)
+        assert (own["bytes"] == expected).all()
+        # The trip takes k·α and the time of the very bytes on the line (the download is at the default 4 MB/s).
+        assert own["time"][0] - own["sent"][0] == pytest.approx(k * alpha + expected / up, rel=0.01)
+    assert result.accuracy > 0.5
+
+
+def _layout() -> Layout:
+    return Layout.of(LR().build((32,), 10))
+
+
+def test_devices_that_are_not_known_are_asked_for() -> None:
+    with pytest.raises(ob.ConfigError, match=r"algorithm\.alpha: give alpha and beta"):
+        run(world=ob.World(delay=Constant()))
+    assert run(world=ob.World(delay=Constant()), algorithm=ob.FedLuck(alpha=(0.2,) * 6, beta=(4.0,) * 6)).accuracy > 0.5
+    with pytest.raises(ob.ConfigError, match=r"algorithm\.beta: 2 values for 6 clients"):
+        run(algorithm=ob.FedLuck(alpha=(0.2,) * 6, beta=(4.0, 1.0)))
+
+
+def test_a_period_without_arrivals_keeps_x_and_still_counts() -> None:
+    result = run(algorithm=ob.FedPer(), dispatch=ob.Periodic(concurrency=6, period=0.01), rounds=20, evaluation=1)
+    assert result.summary["rounds"] == 20
+    assert result.summary["virtual_seconds"] == pytest.approx(0.2)
+    assert len({m["loss"] for m in result.metrics}) == 1
