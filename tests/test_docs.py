@@ -68,3 +68,18 @@ def test_links_lead_somewhere() -> None:
     for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_table_of_algorithms_is_complete_and_right() -> None:
+    from offbeat.algorithms import ALGORITHMS
+    from offbeat.clients import CLIENTS
+    from offbeat.compression import CODECS
+    from offbeat.engine import DISPATCHES
+
+    text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    rows = {line.split("|")[1].strip(" `"): line for line in text.splitlines() if line.startswith("| `")}
+    for name, rule in ALGORITHMS.items():
+        columns = [part.strip() for part in rows[name].split("|")]
+        assert columns[4] == ", ".join(rule.dispatches), name
+    for names in (CLIENTS, CODECS, DISPATCHES):
+        assert set(names) <= set(rows)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from offbeat.algorithms import FedAvgIS as FedAvgIS
     from offbeat.algorithms import FedAvgM as FedAvgM
     from offbeat.algorithms import FedBuff as FedBuff
+    from offbeat.algorithms import FedCompass as FedCompass
     from offbeat.algorithms import FedDyn as FedDyn
     from offbeat.algorithms import FedFa as FedFa
     from offbeat.algorithms import FedLuck as FedLuck
@@ -75,7 +76,8 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "offbeat.algorithms": "ACE ACED AFACD AFACS AFGA AREA CA2FL CAFGA DSGD FADAS MFCA2FL MIFA PGA Algorithm DAdam "
-    "DuDeASGD FedAdam FedAMSGrad FedAsync FedAvg FedAvgIS FedAvgM FedBuff FedDyn FedFa FedLuck FedPer FedYogi",
+    "DuDeASGD FedAdam FedAMSGrad FedAsync FedAvg FedAvgIS FedAvgM FedBuff FedCompass FedDyn FedFa FedLuck "
+    "FedPer FedYogi",
     "offbeat.clients": "SGD ClientRule Dyn Prox Scaffold",
     "offbeat.compression": "Compression",
     "offbeat.data": "IID Classes Dataset Dirichlet Quantity from_arrays from_datasets",

@@ -279,6 +279,24 @@ def engine(algorithm: str, clients: int, arrivals: int, concurrency: int, parame
     )
 
 
+@bench.command()
+@click.option("--parameters", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option("--clients", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option("--arrivals", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="As lines of JSON.")
+def server(parameters: int, clients: int, arrivals: int, as_json: bool) -> None:
+    """What an arrival costs each server rule with each memory, beside a plain copy of the model."""
+    from offbeat.experiments import bench
+    from offbeat.report import tables
+
+    rows = bench.servers(parameters, clients, arrivals)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    Console().print(tables.server_costs(rows))
+
+
 def _table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str, Any]:
     """The experiment's table: the file or preset, then --set, then the flags that have names of their own."""
     import tomllib

@@ -84,7 +84,7 @@ def _layout() -> Layout:
 
 
 def test_devices_that_are_not_known_are_asked_for() -> None:
-    with pytest.raises(ob.ConfigError, match=r"algorithm\.alpha: give alpha and beta"):
+    with pytest.raises(ob.ConfigError, match=r"algorithm\.alpha: give alpha, or use a delay law"):
         run(world=ob.World(delay=Constant()))
     assert run(world=ob.World(delay=Constant()), algorithm=ob.FedLuck(alpha=(0.2,) * 6, beta=(4.0,) * 6)).accuracy > 0.5
     with pytest.raises(ob.ConfigError, match=r"algorithm\.beta: 2 values for 6 clients"):
@@ -96,3 +96,20 @@ def test_a_period_without_arrivals_keeps_x_and_still_counts() -> None:
     assert result.summary["rounds"] == 20
     assert result.summary["virtual_seconds"] == pytest.approx(0.2)
     assert len({m["loss"] for m in result.metrics}) == 1
+
+
+def test_fedcompass_lets_unlike_clients_arrive_together() -> None:
+    """A client twice as slow does half the steps, so all trips take the time of the fastest one's Q_max steps."""
+    rule = ob.FedCompass(min_steps=2, max_steps=40)
+    assert [rule.choose(alpha, 0.1) for alpha in (0.1, 0.2, 0.4, 10.0)] == [40, 20, 10, 2]
+    speeds = (0.1, 0.2, 0.4, 0.8, 0.5, 0.1)
+    result = run(
+        algorithm=rule,
+        dispatch=ob.Buffered(concurrency=6, buffer=6),
+        world=ob.World(delay=Devices(seconds_per_step=speeds, up=(1e9,) * 6, down=(1e9,) * 6)),
+        rounds=10,
+    )
+    assert result.summary["virtual_seconds"] == pytest.approx(10 * 4.0, rel=0.01)
+    assert result.summary["staleness_max"] == 0
+    with pytest.raises(ob.ConfigError, match="min_steps: 9 is above max_steps = 3"):
+        ob.FedCompass(min_steps=9, max_steps=3)

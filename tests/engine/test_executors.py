@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from offbeat.clients import SGD, ClientRule, Prox
+from offbeat.clients import SGD, ClientRule, Dyn, Prox, Scaffold
 from offbeat.data import Federated, from_arrays
 from offbeat.engine import EXECUTORS, Work, choose
 from offbeat.errors import ConfigError, DivergenceError
@@ -44,7 +45,11 @@ def jobs(w: Work, models: int = 2) -> list[Job]:
     """One for each client, from different versions."""
     x = w.layout.read(w.module)
     versions = [x + 0.01 * torch.randn(x.shape, generator=torch.Generator().manual_seed(v)) for v in range(models)]
-    return [Job(i, i, i % models, versions[i % models], w.steps(i), key(9, i)) for i in range(w.data.clients)]
+    extra = {"c": 0.01 * torch.ones_like(x)} if isinstance(w.rule, Scaffold) else {}
+    return [
+        Job(i, i, i % models, versions[i % models], w.steps(i), key(9, i), rate=1 / (1 + i % 3), extra=extra)
+        for i in range(w.data.clients)
+    ]
 
 
 def deltas(name: str, w: Work, js: list[Job]) -> Tensor:
@@ -58,6 +63,8 @@ RULES = [
     SGD(lr=0.1, epochs=2, batch_size=8),
     SGD(lr=0.05, steps=7, batch_size=16, momentum=0.9, weight_decay=1e-2),
     Prox(lr=0.1, epochs=3, batch_size=5, mu=0.5),
+    Scaffold(lr=0.1, epochs=2, batch_size=8, weight_decay=1e-2),
+    Dyn(lr=0.1, epochs=2, batch_size=8, alpha=0.2),
 ]
 
 
@@ -68,10 +75,14 @@ def test_both_executors_give_the_same_updates(model: Model, rule: ClientRule) ->
     data = federated()
     exact = replace(data, dataset=replace(data.dataset, x=data.dataset.x.double()))
     w = work(built(model).double(), rule, exact)
-    js = jobs(w)
-    plain, stacked = deltas("sequential", w, js), deltas("vectorised", w, js)
-    assert (plain.norm(dim=1) > 1e-3).all(), "everybody has moved"
-    torch.testing.assert_close(stacked, plain, rtol=1e-9, atol=1e-11)
+    js, twin = jobs(w), work(copy.deepcopy(w.module), rule, exact)
+    for _ in range(2):  # the second time with what the clients have kept of the first
+        plain, stacked = deltas("sequential", w, js), deltas("vectorised", twin, js)
+        assert (plain.norm(dim=1) > 1e-4).all(), "everybody has moved"
+        torch.testing.assert_close(stacked, plain, rtol=1e-9, atol=1e-11)
+    for name in rule.keeps:
+        for client in range(w.data.clients):
+            torch.testing.assert_close(twin.kept[name][client], w.kept[name][client], rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("model", [LR(), MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)
@@ -85,15 +96,13 @@ def test_both_executors_agree_up_to_rounding_in_single_precision(model: Model) -
 
 def test_the_plain_executor_is_a_torch_training_loop() -> None:
     """Against torch.optim on a copy of the module, batch by batch."""
-    import copy
-
     rule = SGD(lr=0.05, epochs=2, batch_size=8, momentum=0.9, weight_decay=1e-2)
     w = work(built(MLP(hidden=(9,))), rule)
     js = jobs(w, models=1)
     for job, delta in zip(js, deltas("sequential", w, js), strict=True):
         module = copy.deepcopy(w.module)
         w.layout.write(module, job.x)
-        optimiser = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.05 * job.rate, momentum=0.9, weight_decay=1e-2)
         batches, counts = w.plan(job)
         for batch, count in zip(batches, counts, strict=True):
             index = torch.from_numpy(batch[:count])

@@ -18,12 +18,15 @@ from tests.support import Quadratics
 from torch import Tensor, nn
 
 import offbeat as ob
+from offbeat.algorithms.optimisers import AMSGrad
+from offbeat.compression import QSGD, TopK, Uniform
 from offbeat.data import Federated, Synthetic
 from offbeat.engine import Available, Loop, Simulated, Terms, Work, choose
 from offbeat.experiments import api, checkpoint, run
 from offbeat.experiments.experiment import Data, Experiment
+from offbeat.memory import Disk, Held
 from offbeat.models import LR
-from offbeat.world import Bernoulli, Constant, Speeds
+from offbeat.world import Battery, Bernoulli, Constant, Devices, Speeds
 
 CPU = torch.device("cpu")
 
@@ -164,6 +167,60 @@ def experiment(**more: Any) -> Experiment:
         "evaluation": ob.Evaluation(every=5),
     }
     return Experiment(**(base | more))
+
+
+EXACT: dict[str, dict[str, Any]] = {
+    "scaffold, top-k with error feedback": {
+        "client": ob.Scaffold(lr=0.1, steps=3, batch_size=8),
+        "compression": ob.Compression(upload=TopK(rate=0.2), error_feedback=True),
+    },
+    "memory on disk": {"algorithm": ob.CA2FL(memory=Disk())},
+    "memory at the clients, decaying rate": {
+        "algorithm": ob.MIFA(memory=Held(), schedule="inverse"),
+        "dispatch": ob.Available(),
+        "world": ob.World(delay=Constant(), availability=Bernoulli(probability=0.6)),
+    },
+    "fedluck": {
+        "algorithm": ob.FedLuck(),
+        "dispatch": ob.Periodic(concurrency=6, period=2.0),
+        "world": ob.World(delay=Devices(median_up=200.0, median_step=0.05)),
+        "compression": ob.Compression(upload=TopK()),
+    },
+    "anarchic with batteries": {
+        "algorithm": ob.AFACS(),
+        "dispatch": ob.Anarchic(buffer=2),
+        "world": ob.World(effort=Battery(period=20.0)),
+    },
+    "amsgrad on calibrated updates, quantised both ways": {
+        "algorithm": ob.CA2FL(eta=0.01, optimiser=AMSGrad()),
+        "compression": ob.Compression(upload=QSGD(bits=4), download=Uniform(bits=8)),
+    },
+    "the last five models": {"algorithm": ob.AFACD(), "dispatch": ob.Rounds(concurrency=3, last_models=5)},
+    "feddyn": {
+        "algorithm": ob.FedDyn(alpha=0.1),
+        "client": ob.Dyn(alpha=0.1, lr=0.1),
+        "dispatch": ob.Rounds(concurrency=3),
+    },
+    "aced, devices that leave": {
+        "algorithm": ob.ACED(max_age=5),
+        "dispatch": ob.PerArrival(concurrency=4),
+        "world": ob.World(availability=Bernoulli(probability=0.7), on_leave="lost", trip_timeout=8.0),
+    },
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_everything_is_resumed_exactly(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with checkpoints in between, and with what the clients keep."""
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(run, "CHECKPOINT_SHARE", 1e9)
+    described = experiment(**({"client": ob.SGD(lr=0.1, steps=3, batch_size=8)} | EXACT[name]))
+    whole = api.execute(described, out=tmp_path / "whole")
+    assert api.execute(described, out=tmp_path / "cut", watch=interrupt_after(6)).interrupted
+    again = api.resume(tmp_path / "cut")
+    assert torch.equal(again.x, whole.x)
+    assert (tmp_path / "cut/updates.npy").read_bytes() == (tmp_path / "whole/updates.npy").read_bytes()
+    assert not (tmp_path / "cut/memory").exists()
 
 
 def test_two_processes_do_not_write_into_one_folder(tmp_path: pathlib.Path) -> None:

@@ -13,6 +13,7 @@ from offbeat.algorithms.fedasync import FedAsync
 from offbeat.algorithms.fedavg import FedAvg
 from offbeat.algorithms.fedavg_is import FedAvgIS
 from offbeat.algorithms.fedbuff import FedBuff
+from offbeat.algorithms.fedcompass import FedCompass
 from offbeat.algorithms.feddyn import FedDyn
 from offbeat.algorithms.fedfa import FedFa
 from offbeat.algorithms.fedluck import FedLuck, FedPer
@@ -46,6 +47,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "dude-asgd": DuDeASGD,
     "area": AREA,
     "fedfa": FedFa,
+    "fedcompass": FedCompass,
     "afga": AFGA,
     "cafga": CAFGA,
     "dsgd": DSGD,
@@ -80,7 +82,7 @@ __all__ = [
     "FedAvg",
     "FedAvgIS",
     "FedAvgM",
-    "FedBuff",
+    "FedBuff", "FedCompass",
     "FedDyn",
     "FedFa",
     "FedLuck",

@@ -95,7 +95,7 @@ def execute(
     """Run an experiment; everything is checked before the folder is made.  Ctrl-C ends it in good order."""
     with interruptible() as interrupted:
         assembly = experiment.assemble(data_dir)
-        new = Run(assembly, interrupted, watch)
+        new = Run(assembly, interrupted, watch, pathlib.Path(out) if out is not None else None)
         if out is not None:
             origin = Origin(*(str(pathlib.Path(p).resolve()) if p is not None else None for p in (data_dir, modules)))
             new.open(pathlib.Path(out), _resolved(experiment, assembly), origin)
@@ -123,7 +123,7 @@ def continue_(experiment: Experiment, folder: pathlib.Path, data_dir: Path | Non
         assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
         if _resolved(experiment, assembly) != (folder / "config.toml").read_text(encoding="utf-8"):
             raise RunFolderError(f"{folder} holds another experiment: compare its config.toml")
-        old = Run(assembly, interrupted, watch)
+        old = Run(assembly, interrupted, watch, folder)
         old.reopen(folder)
         return old.execute()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.engine import DISPATCHES, Arrival, Loop, Simulated, Terms
+from offbeat.memory import MEMORIES
 from offbeat.messages import Job, Update
 from offbeat.world import HalfNormal, World
 
@@ -69,3 +70,62 @@ def engine(
         "arrivals_per_second": arrivals / seconds,
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def copy_bandwidth(megabytes: int = 256) -> float:
+    """Bytes a second that this machine reads and writes in a plain copy."""
+    source = torch.ones(megabytes * 250_000)
+    target = torch.empty_like(source)
+    best = min(_timed(lambda: target.copy_(source)) for _ in range(5))
+    return 2 * source.nbytes / best
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def server(name: str, memory: str | None, dim: int, clients: int, arrivals: int, buffer: int = 10) -> dict[str, Any]:
+    """What an arrival costs a server rule: microseconds, and bytes kept for all clients together."""
+    kind: Any = ALGORITHMS[name]
+    rule = kind(memory=MEMORIES[memory]()) if memory else kind()
+    rule.start(torch.zeros(dim), clients, participation=lambda _: 1.0)
+    deltas = [torch.randn(dim) for _ in range(4)]
+    size = 1 if rule.dispatches[0] == "per-arrival" else buffer
+
+    def arrive(n: int) -> None:
+        job = Job(n, n % clients, rule.version, rule.x, 1, n)
+        rule.receive(job, Update(n, job.client, job.version, deltas[n % 4], 1, 1, 4 * dim))
+        if (n + 1) % size == 0:
+            rule.step()
+
+    for n in range(clients):  # every client has an entry when the clock starts
+        arrive(n)
+    started = time.perf_counter()
+    for n in range(clients, clients + arrivals):
+        arrive(n)
+    seconds = time.perf_counter() - started
+    kept = rule.memory.nbytes if hasattr(rule, "memory") else 0
+    return {
+        "algorithm": name,
+        "memory": memory or ("quantised" if name == "mf-ca2fl" else "–"),
+        "parameters": dim,
+        "clients": clients,
+        "microseconds_per_arrival": 1e6 * seconds / arrivals,
+        "copies": seconds / arrivals * copy_bandwidth() / (8 * dim),
+        "memory_bytes": kept,
+        "memory_bytes_per_client": kept / clients,
+    }
+
+
+def servers(dim: int, clients: int, arrivals: int) -> list[dict[str, Any]]:
+    """Every rule that takes updates one by one, with every memory that it takes."""
+    rows = []
+    for name, kind in ALGORITHMS.items():
+        if kind().network() is not None:
+            continue
+        takes = "memory" in {field.name for field in fields(kind)}
+        memories = [m for m in MEMORIES if not (m == "held" and name == "aced")] if takes else [None]
+        rows += [server(name, memory, dim, clients, arrivals) for memory in memories]
+    return rows

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms import CA2FL, Algorithm, FedLuck
+from offbeat.algorithms import CA2FL, Algorithm, FedCompass, FedLuck
 from offbeat.algorithms.network import Network
 from offbeat.clients import CLIENTS, SGD, ClientRule
 from offbeat.compression import Compression
@@ -244,27 +244,35 @@ class Assembly:
     def terms(self, client: int) -> Terms:
         """What is asked of a client: as the client rule says, or as an algorithm that plans has chosen."""
         algorithm = self.experiment.algorithm
-        network = algorithm.network()
-        if not isinstance(algorithm, FedLuck):
+        if not algorithm.plans:
+            network = algorithm.network()
             return Terms(self.work.steps(client), network.peer_seconds if network is not None else 0.0)
         if client not in self._chosen:
-            k, delta = self._choose(algorithm, client)
-            self._chosen[client] = Terms(k, compression_rate=delta)
+            self._chosen[client] = self._choose(client)
         return self._chosen[client]
 
-    def _choose(self, algorithm: FedLuck, client: int) -> tuple[int, float]:
-        """FedLuck's (k, δ) from the device's α_i and β_i: given, or as the device itself measures them."""
-        experiment, dispatch = self.experiment, self.experiment.dispatch
-        assert isinstance(dispatch, Periodic)  # FedLuck names no other
-        profile = experiment.world.delay.profile(
-            client, key(experiment.seed, "device", client), 4 * self.work.layout.dim
+    def _choose(self, client: int) -> Terms:
+        algorithm, dispatch = self.experiment.algorithm, self.experiment.dispatch
+        if isinstance(algorithm, FedLuck) and isinstance(dispatch, Periodic):
+            k, delta = algorithm.choose(self._profile(client, 0), self._profile(client, 1), dispatch.period)
+            return Terms(k, compression_rate=delta)
+        assert isinstance(algorithm, FedCompass)
+        fastest = min(self._profile(i, 0) for i in range(self.work.data.clients))
+        return Terms(algorithm.choose(self._profile(client, 0), fastest))
+
+    def _profile(self, client: int, which: int) -> float:
+        """α_i (0) or β_i (1) of a device: given, or as the device itself measures it."""
+        name, clients = ("alpha", "beta")[which], self.work.data.clients
+        given: tuple[float, ...] = getattr(self.experiment.algorithm, name)
+        if given and len(given) != clients:
+            raise ConfigError(f"{len(given)} values for {clients} clients", key=f"algorithm.{name}")
+        if given:
+            return given[client]
+        profile = self.experiment.world.delay.profile(
+            client, key(self.experiment.seed, "device", client), 4 * self.work.layout.dim
         )
-        for name, values in (("alpha", algorithm.alpha), ("beta", algorithm.beta)):
-            if values and len(values) != self.work.data.clients:
-                raise ConfigError(f"{len(values)} values for {self.work.data.clients} clients", key=f"algorithm.{name}")
-        if not (algorithm.alpha and algorithm.beta) and profile is None:
-            raise ConfigError("give alpha and beta, or use the delay law 'devices'", key="algorithm.alpha")
-        alpha, beta = profile or (0.0, 0.0)
-        alpha = algorithm.alpha[client] if algorithm.alpha else alpha
-        beta = algorithm.beta[client] if algorithm.beta else beta
-        return algorithm.choose(alpha, beta, dispatch.period)
+        if profile is None:
+            raise ConfigError(
+                f"give {name}, or use a delay law that knows its devices: devices, mix", key=f"algorithm.{name}"
+            )
+        return profile[which]

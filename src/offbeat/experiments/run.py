@@ -7,6 +7,7 @@ import copy
 import hashlib
 import json
 import pathlib
+import shutil
 import signal
 import threading
 import time
@@ -22,10 +23,12 @@ from offbeat.errors import ConfigError, OffbeatError, RunFolderError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.experiment import Assembly
 from offbeat.experiments.folder import STATUS, Origin, RunFolder, write_atomic, write_json
+from offbeat.memory import Disk
 
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
 WATCH_SECONDS = 0.1
+MEMORY = "memory"  # folder of a memory on disk
 FRUITLESS = 100_000  # events in a row without an update, after which a run is given up
 
 
@@ -96,13 +99,18 @@ Watch = Callable[[Glance], None]
 class Run:
     """One run: the loop, what is recorded of it, and its state on disk."""
 
-    def __init__(self, assembly: Assembly, interrupted: threading.Event, watch: Watch | None = None) -> None:
+    def __init__(
+        self, assembly: Assembly, interrupted: threading.Event, watch: Watch | None, place: pathlib.Path | None
+    ) -> None:
         experiment = assembly.experiment
         self.assembly, self.experiment = assembly, experiment
         self.watch = watch or (lambda _: None)
         self.interrupted = interrupted  # ends the run between two turns
         self.transport = Simulated(experiment.world, assembly.executor, experiment.seed)
         algorithm, dispatch = copy.deepcopy(experiment.algorithm), copy.deepcopy(experiment.dispatch)
+        memory = getattr(algorithm, "memory", None)
+        if isinstance(memory, Disk) and not memory.directory and place is not None:
+            memory.directory = str(place / MEMORY)  # where a resumed run finds it again
         work = assembly.work
         clients, x = work.data.clients, work.layout.read(work.module)
         half = work.rule.server()
@@ -206,6 +214,7 @@ class Run:
             self._save_model()
             self.folder.close()
             write_json(self.folder.path / "summary.json", summary)
+            shutil.rmtree(self.folder.path / MEMORY, ignore_errors=True)
             self.folder.status("finished")
             checkpoint.clear(self.folder.path / "checkpoint")
         return Result(self.loop.algorithm.x, summary, self.metrics, self.folder.path if self.folder else None)

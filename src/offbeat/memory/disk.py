@@ -34,11 +34,7 @@ class Disk(Memory):
 
     def start(self, like: Tensor, clients: int) -> None:
         super().start(like, clients)
-        folder = pathlib.Path(self.directory or tempfile.mkdtemp(prefix="offbeat-"))
-        folder.mkdir(parents=True, exist_ok=True)
-        if not self.directory:
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._path = folder / "memory.bin"
+        self._path: pathlib.Path | None = None
         self._row = like.numel() * 4
         self._slots = 0
         self._free: list[int] = []
@@ -93,15 +89,25 @@ class Disk(Memory):
         """Grow the file, by half of its rows at a time."""
         grown = max(16, self._slots * 3 // 2)
         self._unmap()
-        with self._path.open("ab") as file:
+        with self._file().open("ab") as file:
             file.truncate(grown * self._row)
         self._free += range(grown - 1, self._slots, -1)
         fresh, self._slots = self._slots, grown
         return fresh
 
+    def _file(self) -> pathlib.Path:
+        """Nothing is made before the first row is stored."""
+        if self._path is None:
+            folder = pathlib.Path(self.directory or tempfile.mkdtemp(prefix="offbeat-"))
+            folder.mkdir(parents=True, exist_ok=True)
+            if not self.directory:
+                weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._path = folder / "memory.bin"
+        return self._path
+
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
-            with self._path.open("r+b") as file:
+            with self._file().open("r+b") as file:
                 self._map = mmap.mmap(file.fileno(), 0)
         return self._map
 

@@ -65,3 +65,21 @@ def _time(group: Sequence[Mapping[str, Any]], target: float | None) -> str:
         return "never"
     share = "" if len(reached) == len(group) else f" ({len(reached)}/{len(group)})"
     return spread(reached, "{:.0f}") + share
+
+
+def server_costs(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What `offbeat bench server` has measured."""
+    first = rows[0]
+    caption = f"d = {first['parameters']:,}, {first['clients']} clients; one copy reads and writes d floats"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
+    for name in ("", "memory", "µs an arrival", "in copies", "kept a client"):
+        table.add_column(name, justify="left" if name in ("", "memory") else "right")
+    for row in rows:
+        table.add_row(
+            row["algorithm"],
+            row["memory"],
+            f"{row['microseconds_per_arrival']:,.0f}",
+            f"{row['copies']:.1f}",
+            size(row["memory_bytes_per_client"]) if row["memory_bytes"] else "–",
+        )
+    return table

@@ -6,7 +6,15 @@ from importlib import resources
 
 from offbeat.errors import ConfigError, nearest
 
-PRESETS = ("digits-demo", "digits-compare", "afl-mnist-lr", "ca2fl-cifar10-cnn")
+PRESETS = (
+    "digits-demo",
+    "digits-compare",
+    "afl-mnist-lr",
+    "mifa-mnist-lr",
+    "fedluck-digits",
+    "afga-runtime",
+    "ca2fl-cifar10-cnn",
+)
 
 
 def text(name: str) -> str:
