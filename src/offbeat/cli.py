@@ -176,23 +176,31 @@ def sweep(
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def list_(as_json: bool) -> None:
     """What can be named in an experiment."""
-    from offbeat.algorithms import ALGORITHMS
+    from offbeat.algorithms import ALGORITHMS, OPTIMISERS, STALENESS, TOPOLOGIES
     from offbeat.clients import CLIENTS
+    from offbeat.compression import CODECS
     from offbeat.data import DATASETS, PARTITIONS
     from offbeat.engine import DISPATCHES
     from offbeat.experiments.presets import PRESETS
+    from offbeat.memory import MEMORIES
     from offbeat.models import MODELS
-    from offbeat.world import AVAILABILITIES, DELAYS
+    from offbeat.world import AVAILABILITIES, DELAYS, EFFORTS
 
     names = {
         "algorithms": list(ALGORITHMS),
+        "optimisers": list(OPTIMISERS),
+        "staleness": list(STALENESS),
+        "memories": list(MEMORIES),
+        "topologies": list(TOPOLOGIES),
         "clients": list(CLIENTS),
+        "codecs": list(CODECS),
         "dispatches": list(DISPATCHES),
         "datasets": list(DATASETS),
         "partitions": list(PARTITIONS),
         "models": list(MODELS),
         "delays": list(DELAYS),
         "availabilities": list(AVAILABILITIES),
+        "efforts": list(EFFORTS),
         "presets": list(PRESETS),
     }
     if as_json:

@@ -151,6 +151,17 @@ def test_clusters_do_not_talk_and_the_adapted_variant_talks_less() -> None:
     assert adapted.summary["bytes_peer"] == 15 * STEPS * 4 * 2 * 4 * dim, "four clients in a ring of their own"
 
 
+def test_rho_is_reported() -> None:
+    ring = 1 / 3 + 2 / 3 * np.cos(2 * np.pi / 12)
+    assert run(ob.AFGA(), rounds=1).summary["rho"] == pytest.approx(ring)
+    assert run(ob.AFGA(topology=Complete()), rounds=1).summary["rho"] == pytest.approx(0, abs=1e-12)
+    assert run(ob.AFGA(gossip=False), rounds=1).summary["rho"] == 1.0
+    four = 1 / 3 + 2 / 3 * np.cos(2 * np.pi / 4)  # rings of four: clusters of 12/3, or the four that step
+    assert run(ob.CAFGA(clusters=3), rounds=1, dispatch=ob.Rounds(concurrency=3)).summary["rho"] == pytest.approx(four)
+    assert run(ob.AFGA(adapted=True), rounds=1).summary["rho"] == pytest.approx(four)
+    assert "rho" not in run(ob.FedAvg(), rounds=1).summary
+
+
 def test_talking_takes_time() -> None:
     """The run-time study of the paper: 1.8 s between clients, 18 s to the server."""
     from offbeat.world import Constant

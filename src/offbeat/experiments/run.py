@@ -19,6 +19,7 @@ from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated, threads
+from offbeat.engine.executors import Gossip
 from offbeat.errors import ConfigError, OffbeatError, RunFolderError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.experiment import Assembly
@@ -248,7 +249,8 @@ class Run:
         accuracies = [line["accuracy"] for line in self.metrics]
         last10 = accuracies[-10:]
         reached = [line for line in self.metrics if target is not None and line["accuracy"] >= target]
-        wall = tally.wall_seconds
+        wall, executor = tally.wall_seconds, self.assembly.executor
+        gossip = {"rho": executor.rho(self.loop.dispatch.places)} if isinstance(executor, Gossip) else {}
         return {
             "algorithm": algorithm_name(self.experiment.algorithm),
             "seed": self.experiment.seed,
@@ -269,7 +271,8 @@ class Run:
             "client_steps_per_second": tally.client_steps / wall if wall else 0.0,
             "bytes_up": tally.bytes_up,
             "bytes_down": tally.bytes_down,
-            "bytes_peer": self.assembly.executor.peer_bytes,
+            "bytes_peer": executor.peer_bytes,
+            **gossip,
             "staleness_mean": tally.staleness_mean,
             "staleness_max": tally.staleness_max,
             "clients": self.assembly.work.data.clients,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from offbeat.algorithms.network import Network
+from offbeat.algorithms.topology import rho
 from offbeat.engine.executors.base import replayable
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
@@ -38,6 +39,14 @@ class Gossip(Vectorised):
         self.models: Tensor | None = None  # of rules that do not restart from x
         self.moments: tuple[Tensor, Tensor] | None = None
         self.taken = 0  # steps so far
+
+    def rho(self, stepping: int) -> float:
+        """How far the mixing is from full averaging, over the worst cluster; of the network that the `stepping` clients
+        of a round form where only these talk."""
+        groups = [len(group) for group in self.groups]
+        sizes = [stepping // len(groups)] * len(groups) if self.network.adapted else groups
+        matrices = [self.network.topology.matrix(n, key(self.seed, k)) for k, n in enumerate(sizes)]
+        return max(rho(w) for w in matrices) if self.network.mixes else 1.0
 
     def train(self, jobs: Sequence[Job]) -> list[Update]:
         if not jobs:
