@@ -214,3 +214,13 @@ def test_bounds(law: type[Partition], values: dict[str, float], field: str) -> N
     with pytest.raises(ConfigError) as caught:
         law(**values)
     assert caught.value.key == field
+
+
+def test_nobody_gets_the_crumbs() -> None:
+    """Rounding must not favour a client: over many draws the last one has as many labels as the others."""
+    labels = np.repeat(np.arange(10), 100)
+    kinds = np.zeros(30)
+    for seed in range(40):
+        parts = Dirichlet(alpha=0.1, min_size=1).split(labels, 30, np.random.default_rng(seed))
+        kinds += [len(set(labels[part].tolist())) for part in parts]
+    assert abs(kinds[-1] - kinds[:-1].mean()) < 4 * kinds[:-1].std()

@@ -44,8 +44,7 @@ class Dirichlet(Partition):
         shares: list[list[Indices]] = [[] for _ in range(clients)]
         for label in range(int(labels.max()) + 1):
             own = rng.permutation(np.flatnonzero(labels == label))
-            cuts = (np.cumsum(rng.dirichlet(np.full(clients, self.alpha)))[:-1] * len(own)).astype(np.int64)
-            for share, part in zip(shares, np.split(own, cuts), strict=True):
+            for share, part in zip(shares, _divide(own, clients, self.alpha, rng), strict=True):
                 share.append(part)
         return _top_up([np.concatenate(share) for share in shares], self.min_size, rng)
 
@@ -81,8 +80,14 @@ class Quantity(Partition):
     min_size: Count = 10
 
     def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
-        cuts = (np.cumsum(rng.dirichlet(np.full(clients, self.alpha)))[:-1] * len(labels)).astype(np.int64)
-        return _top_up(np.split(rng.permutation(len(labels)), cuts), self.min_size, rng)
+        return _top_up(_divide(rng.permutation(len(labels)), clients, self.alpha, rng), self.min_size, rng)
+
+
+def _divide(examples: Indices, clients: int, alpha: float, rng: Rng) -> list[Indices]:
+    """Cut in proportions drawn from Dir(alpha).  The cuts are rounded, not floored: flooring would give what is left over,
+    an example of nearly every label, to the last client."""
+    shares = rng.dirichlet(np.full(clients, alpha))
+    return np.split(examples, np.rint(np.cumsum(shares)[:-1] * len(examples)).astype(np.int64))
 
 
 def _top_up(parts: list[Indices], min_size: int, rng: Rng) -> list[Indices]:
