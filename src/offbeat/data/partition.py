@@ -86,7 +86,7 @@ class Quantity(Partition):
 def _divide(examples: Indices, clients: int, alpha: float, rng: Rng) -> list[Indices]:
     """Cut in proportions drawn from Dir(alpha).
 
-    The cuts are rounded, not floored: flooring would give the last client what is left over, some of nearly every label.
+    The cuts are rounded, not floored: flooring would give the last client all that is left over.
     """
     shares = rng.dirichlet(np.full(clients, alpha))
     return np.split(examples, np.rint(np.cumsum(shares)[:-1] * len(examples)).astype(np.int64))
