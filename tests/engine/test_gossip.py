@@ -12,6 +12,7 @@ import offbeat as ob
 from offbeat.algorithms import Algorithm
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import Complete, Given, RandomRegular, Ring, Torus
+from offbeat.compression import TopK
 from offbeat.data import Digits, Federated
 from offbeat.engine import Work
 from offbeat.engine.executors.gossip import Gossip
@@ -191,6 +192,30 @@ def test_decentralised_rules_learn_without_a_server(rule: Algorithm) -> None:
     assert result.accuracy > 0.6
 
 
+def test_a_network_without_a_server_sends_it_nothing_and_x_is_the_mean() -> None:
+    dsgd, pga = (run(rule, dispatch=ob.Available(), rounds=2) for rule in (ob.DSGD(), ob.PGA(average_every=STEPS)))
+    assert dsgd.summary["bytes_up"] == dsgd.summary["bytes_down"] == 0
+    assert pga.summary["bytes_peer"] == dsgd.summary["bytes_peer"] + 2 * 4 * 650 * N * (N - 1)
+
+
+def test_clusters_draw_by_weight() -> None:
+    from tests.support import Quadratics
+
+    from offbeat.engine import Loop, Simulated, Terms
+    from offbeat.world import Constant
+
+    weights = tuple(float(i % 2) for i in range(N))  # only the odd ones
+    world, rule = ob.World(delay=Constant()), ob.CAFGA(clusters=3)
+    rule.start(torch.zeros(2), N)
+    trainer = Quadratics(torch.ones((N, 2)), lr=0.1, steps=1)
+    dispatch = ob.Rounds(concurrency=3, probabilities=weights)
+    loop = Loop(rule, dispatch, world, Simulated(world, trainer, 0), N, lambda _: Terms(1), 0)
+    loop.start()
+    for _ in range(60):
+        event = loop.turn().event
+        assert event.job.client % 2 == 1  # type: ignore[union-attr]
+
+
 def test_pga_averages_over_everybody_every_h_steps() -> None:
     work, executor = _network(
         Network(topology=Given(rows=tuple(map(tuple, np.eye(N)))), restarts=False, average_every=3)
@@ -208,6 +233,18 @@ def test_pga_averages_over_everybody_every_h_steps() -> None:
         ({"client": ob.Scaffold(steps=2)}, "client.name: gossip takes plain steps"),
         ({"dispatch": ob.Rounds(concurrency=5), "algorithm": ob.CAFGA(clusters=3)}, "cannot be divided evenly"),
         ({"dispatch": ob.Buffered(concurrency=4, buffer=2)}, "'buffered' makes no sense for AFGA"),
+        ({"dispatch": ob.Rounds(concurrency=4, deadline=0.5)}, r"dispatch\.deadline: a network trains as one"),
+        ({"executor": "sequential"}, "executor: gossip stacks"),
+        ({"algorithm": ob.AFGA(topology=Given(rows=((1.0,),)))}, r"algorithm\.topology\.rows: 1 rows for 12 clients"),
+        ({"algorithm": ob.DSGD(eta=0.5), "dispatch": ob.Available()}, r"algorithm\.eta: there is no server"),
+        (
+            {"algorithm": ob.DSGD(), "dispatch": ob.Available(), "compression": ob.Compression(upload=TopK())},
+            "compression: there is no server",
+        ),
+        (
+            {"algorithm": ob.DAdam(), "dispatch": ob.Available(), "client": ob.Prox(steps=2)},
+            r"client\.name: this rule's clients take Adam steps",
+        ),
     ],
 )
 def test_what_a_network_cannot_do_is_refused(more: dict[str, Any], expected: str) -> None:

@@ -75,7 +75,7 @@ def test_a_dispatch_without_a_name_is_the_algorithms_own(name: str) -> None:
     """So that one file serves a grid over all algorithms."""
     rule = ALGORITHMS[name]
     client = f"client={{name='{rule.client_rule or 'sgd'}',steps=1}}"
-    experiment = config.parse(with_(f"algorithm.name={name}", client))
+    experiment = config.parse(with_(f"algorithm.name={name}", client, "compression.upload=top-k"))
     assert isinstance(experiment.dispatch, DISPATCHES[rule.dispatches[0]])
     assert getattr(experiment.dispatch, "concurrency", 8) == 8
 

@@ -337,6 +337,30 @@ def test_python_users_get_messages_too(change: dict[str, Any], expected: str) ->
             wrong()
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"algorithm": ob.FedLuck(), "dispatch": ob.Periodic()}, r"compression\.upload: FedLuck chooses a rate"),
+        (
+            {"algorithm": ob.FedDyn(alpha=1.0), "client": ob.Dyn(), "dispatch": ob.Rounds(concurrency=2)},
+            r"algorithm\.alpha: 1, but client\.alpha is 0\.01",
+        ),
+        (
+            {
+                "algorithm": ob.DuDeASGD(), "client": ob.SGD(steps=1), "dispatch": ob.PerArrival(concurrency=2),
+                "world": ob.World(effort=Battery()),
+            },
+            r"world\.effort: DuDeASGD says itself",
+        ),
+        ({"dispatch": ob.Rounds(concurrency=2, probabilities=(0.0,) * 6)}, r"dispatch\.probabilities"),
+        ({"algorithm": ob.DuDeASGD(), "dispatch": ob.PerArrival(concurrency=2)}, r"client\.steps: DuDeASGD is defined"),
+    ],
+)  # fmt: skip
+def test_rules_that_need_something_say_so(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ob.ConfigError, match=expected):
+        ob.run(**settings(**change))
+
+
 def test_numpy_numbers_are_numbers(tmp_path: pathlib.Path) -> None:
     result = ob.run(
         **settings(seed=np.int64(1), rounds=np.int32(2), client=ob.SGD(lr=np.float64(0.125))), out=tmp_path / "run"

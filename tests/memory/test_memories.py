@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.compression.bits import dequantise, pack, quantise, unpack
+from offbeat.errors import ConfigError
 from offbeat.memory import MEMORIES, Dense, Disk, Held, Memory, Quantised
 
 EVERY = pytest.mark.parametrize("make", [Dense, Disk, *(lambda b=b: Quantised(bits=b) for b in (8, 4, 2))])
@@ -156,11 +157,45 @@ def test_rows_on_disk_survive_until_no_saved_state_needs_them(tmp_path: pathlib.
         for n in range(5):
             memory.store(n % 4, torch.randn(50, generator=rng), n)
         for state, expected in saved[-2:]:
-            old = Disk(directory=str(tmp_path))
+            copied = tmp_path / f"copy-{round_}-{len(state)}-{expected.sum():.6f}"  # what a killed run has left
+            copied.mkdir()
+            (copied / "memory.bin").write_bytes((tmp_path / "memory.bin").read_bytes())
+            old = Disk(directory=str(copied))
             old.start(torch.zeros(50), 6)
             old.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
             assert torch.equal(rows(old, 6), expected), round_
     assert memory.disk_bytes <= 12 * 6 * 200, "slots come free again"
+
+
+def test_the_file_grows_with_the_rows_and_not_with_the_arrivals() -> None:
+    memory = Disk()
+    memory.start(torch.zeros(1000), 2)
+    for n in range(2000):
+        memory.store(n % 2, torch.randn(1000), n)
+    assert memory.disk_bytes <= 16 * 4000
+
+
+def test_two_memories_do_not_share_a_file(tmp_path: pathlib.Path) -> None:
+    one, other = Disk(directory=str(tmp_path)), Disk(directory=str(tmp_path))
+    for memory in (one, other):
+        memory.start(torch.zeros(4), 2)
+    one.store(0, torch.ones(4), 0)
+    with pytest.raises(ConfigError, match="in use by another memory"):
+        other.store(0, torch.zeros(4), 0)
+
+
+def test_the_mean_hardly_drifts() -> None:
+    """Large updates and then small ones, as in training.  What stays behind is the rounding of the differences, which
+    travel as 32-bit floats where the clients hold the memory; a mean kept in 32 bits would be off by four times more."""
+    memory, rng = Dense(), torch.Generator().manual_seed(0)
+    clients, stores = 1000, 20_000
+    memory.start(torch.zeros(8), clients)
+    for scale in (10.0, 1e-3):
+        for n in range(stores):
+            memory.store(n % clients, scale * torch.randn(8, generator=rng), n)
+    exact = torch.stack([memory[i].double() for i in range(clients)]).mean(dim=0)
+    rounding = 2**-24 * 20 / clients  # of one difference of size 20
+    assert (memory.mean.double() - exact).abs().max() < 4 * rounding * stores**0.5
 
 
 def test_rows_on_disk_stay_out_of_ram() -> None:

@@ -196,7 +196,9 @@ def test_the_profile_of_devices_given() -> None:
         law.profile(2, 0, 4000)
 
 
-@pytest.mark.parametrize("name", [name for name in DELAYS if name not in ("devices", "mix", "fedscale", "flash")])
+@pytest.mark.parametrize(
+    "name", [name for name in DELAYS if name not in ("devices", "speeds", "mix", "fedscale", "flash")]
+)
 def test_no_other_law_has_a_profile(name: str) -> None:
     assert DELAYS[name]().profile(0, key("client", 0), 1000) is None
 

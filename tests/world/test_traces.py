@@ -124,3 +124,23 @@ def test_a_mix_has_the_medians_of_its_trace(kind: str) -> None:
     assert profiles[2000] == pytest.approx(10 * step, rel=0.1)
     lines = sorted(1_000_000 / law.profile(i, i * 7919 + 1, 1_000_000)[1] for i in range(4001))
     assert lines[2000] == pytest.approx(line * 125, rel=0.1)
+
+
+@pytest.mark.parametrize("dispatch", [ob.Anarchic(buffer=2, idle=1.0), ob.Buffered(concurrency=2, buffer=1)])
+def test_a_device_that_is_awake_seldom_is_found(dispatch: ob.Buffered | ob.Anarchic, tmp_path: pathlib.Path) -> None:
+    """Ten seconds of every 120: a server that looks every so often may always look at the wrong moment."""
+    record = {"active": [5], "inactive": [15], "finish_time": 120}
+    (tmp_path / "t.json").write_text(json.dumps({str(i): record for i in range(4)}))
+    result = ob.run(
+        data=Synthetic(examples=100, test_examples=50), clients=4, model=LR(), algorithm=ob.AFACD(), dispatch=dispatch,
+        world=ob.World(delay=Mix(kind="silos", examples_per_step=1), availability=Trace(file=str(tmp_path / "t.json"))),
+        client=ob.SGD(steps=1, batch_size=4), rounds=10,
+    )  # fmt: skip
+    assert result.summary["updates"] >= 10
+
+
+def test_files_of_the_wrong_kind_are_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "list.json").write_text("[1, 2]")
+    for law in (FlashSpeeds(file=str(tmp_path / "list.json")), FedScaleDevices(file=str(tmp_path / "list.json"))):
+        with pytest.raises(DataError, match=r"list\.json': for each device"):
+            law.seconds(trip(0))

@@ -28,7 +28,7 @@ class ACE(Algorithm):
     memory: Memory = field(default_factory=Dense)
     """Where the G_j are kept."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival", "keep-busy", "buffered")
+    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival", "keep-busy", "buffered", "anarchic")
     state_names: ClassVar[tuple[str, ...]] = ("memory", "arrivals")
 
     def reset(self) -> None:
@@ -50,7 +50,7 @@ class ACED(Algorithm):
     max_age: Natural = 50
     """τ: versions after which an entry is left out."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival", "keep-busy", "buffered")
+    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival", "keep-busy", "buffered", "anarchic")
     state_names: ClassVar[tuple[str, ...]] = ("memory", "arrivals", "pulled")
 
     def __post_init__(self) -> None:

@@ -3,10 +3,9 @@
     Δ_i     update.delta, τ_i versions old
     v       mean of the M updates since the last step, into AMSGrad
     τ_max   the largest τ_i among them
-    η_t     η if τ_max ≤ τ_c, else min(η, η/τ_max): the delay-adaptive rate
+    η_t     η if τ_max ≤ τ_c, else η/τ_max: the delay-adaptive rate
 
-Written from the published rule as it is cited; the proofs and the authors' code were not at hand, so the treatment of
-τ_max between 0 and 1 (here: no change) could not be verified.
+Written from the published rule as it is cited; the proofs and the authors' code were not at hand.
 """
 
 from __future__ import annotations
@@ -45,6 +44,6 @@ class FADAS(Algorithm):
 
     def direction(self) -> Tensor:
         v = self.total / self.received
-        self.slowed = self.eta if self.tau_max <= self.tau_c else min(self.eta, self.eta / self.tau_max)
+        self.slowed = self.eta if self.tau_max <= self.tau_c else self.eta / self.tau_max
         self.reset()
         return v

@@ -25,7 +25,15 @@ class FedDyn(Algorithm):
     """α of the client rule `dyn`."""
 
     client_rule: ClassVar[str | None] = "dyn"
-    dispatches: ClassVar[tuple[str, ...]] = ("rounds", "available", "buffered", "keep-busy", "per-arrival", "anarchic")
+    dispatches: ClassVar[tuple[str, ...]] = (
+        "rounds",
+        "available",
+        "buffered",
+        "keep-busy",
+        "per-arrival",
+        "periodic",
+        "anarchic",
+    )
     state_names: ClassVar[tuple[str, ...]] = ("h", "models", "changes")
 
     def reset(self) -> None:

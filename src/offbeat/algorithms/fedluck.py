@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.errors import ConfigError
 from offbeat.messages import Job, Update
 from offbeat.options import Bound, Count, Positive
 
@@ -60,6 +61,11 @@ class FedLuck(Algorithm):
     plans: ClassVar[bool] = True
     dispatches: ClassVar[tuple[str, ...]] = ("periodic",)
     state_names: ClassVar[tuple[str, ...]] = ("total", "weight")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_steps > self.max_steps:
+            raise ConfigError(f"{self.min_steps} is above max_steps = {self.max_steps}", key="min_steps")
 
     def reset(self) -> None:
         self.total = self.x.new_zeros(self.x.shape)

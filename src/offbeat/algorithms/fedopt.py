@@ -50,6 +50,7 @@ class _FedOpt(Algorithm):
 
 @dataclass(kw_only=True)
 class FedAvgM(_FedOpt):
+    eta: Positive = 1.0
     optimiser: ServerOptimiser = field(default_factory=Momentum)
 
 

@@ -33,7 +33,15 @@ class MIFA(Algorithm):
     schedule: Literal["constant", "inverse"] = "constant"
     """Local and server rate: as given, or divided by the number of effective steps."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("available", "rounds", "buffered", "keep-busy", "per-arrival", "anarchic")
+    dispatches: ClassVar[tuple[str, ...]] = (
+        "available",
+        "rounds",
+        "buffered",
+        "keep-busy",
+        "per-arrival",
+        "periodic",
+        "anarchic",
+    )
     state_names: ClassVar[tuple[str, ...]] = ("memory", "t", "arrivals")
 
     def reset(self) -> None:

@@ -23,6 +23,11 @@ class Network:
     average_every: int = 0
     """Steps between two averages over everybody; 0: never."""
 
+    @property
+    def seconds_per_step(self) -> float:
+        """What talking takes: an exchange with the neighbours, and a global average every so often."""
+        return self.peer_seconds * (self.mixes + (1 / self.average_every if self.average_every else 0))
+
     def cluster(self, client: int, clients: int) -> int:
         """Blocks of neighbouring numbers, as equal as can be."""
         return client * self.clusters // clients

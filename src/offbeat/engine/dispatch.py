@@ -280,8 +280,8 @@ class Anarchic(Dispatch):
 
     buffer: Count = 5
     """m: arrivals a step."""
-    idle: Positive = 1.0
-    """Mean seconds of idling."""
+    idle: Positive = 30.0
+    """Mean seconds of idling.  Only where it is long against a trip do the arrivals come in these proportions."""
     probabilities: tuple[Positive, ...] = ()
     """How the arrivals are divided among the workers; empty: all alike."""
 

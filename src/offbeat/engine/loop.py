@@ -110,7 +110,8 @@ class Loop:
             return self.pool.draw(count, self._awake, self.dispatch.weights)
         clusters, n = network.clusters, len(self.pool)  # as many of each cluster
         members = (lambda c, k=k: network.cluster(c, n) == k and self._awake(c) for k in range(clusters))
-        return [client for member in members for client in self.pool.draw(count // clusters, member)]
+        weights = self.dispatch.weights
+        return [client for member in members for client in self.pool.draw(count // clusters, member, weights)]
 
     def _awake(self, client: int) -> bool:
         return self.dispatch.draws_sleepers or self.world.awake(self.seed, client, self.transport.now)
@@ -132,7 +133,7 @@ class Loop:
             self.pool.take(client)
             self._dispatch([client])
         else:
-            self.transport.wake(self.world.availability.next_change(self.transport.now), client)
+            self.transport.wake(self.world.wakes(self.seed, client, self.transport.now), client)
 
     def _job(self, client: int) -> Job:
         self.jobs += 1

@@ -12,10 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from offbeat.algorithms import CA2FL, Algorithm, FedCompass, FedLuck
+from offbeat.algorithms import CA2FL, Algorithm, FedAvgIS, FedCompass, FedDyn, FedLuck
 from offbeat.algorithms.network import Network
-from offbeat.clients import CLIENTS, SGD, ClientRule
-from offbeat.compression import Compression
+from offbeat.algorithms.optimisers import Plain
+from offbeat.clients import CLIENTS, SGD, ClientRule, Dyn
+from offbeat.compression import Compression, RandomK, Raw, TopK
 from offbeat.data import IID, Dataset, Digits, Federated, Partition, Source, data_dir
 from offbeat.engine import (
     DISPATCHES,
@@ -34,7 +35,7 @@ from offbeat.experiments.own import OwnPartition, OwnSource
 from offbeat.models import LR, Model
 from offbeat.options import Count, Natural, Options, Positive, Probability
 from offbeat.seeds import key, stream
-from offbeat.world import AsAsked, World
+from offbeat.world import Always, AsAsked, World
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -120,9 +121,21 @@ class Experiment(Options):
             )
         if self.algorithm.single_step and self.client.steps != 1:
             raise ConfigError(f"{rule} is defined for one local step: give steps = 1", key="client.steps")
+        if (self.algorithm.single_step or self.algorithm.plans) and not isinstance(self.world.effort, AsAsked):
+            raise ConfigError(f"{rule} says itself how many steps are done", key="world.effort")
         other = self.algorithm.client_rule
         if other is not None and not isinstance(self.client, CLIENTS[other]):
             raise ConfigError(f"{rule} is the server of the client rule {other!r}", key="client.name")
+        if (
+            isinstance(self.algorithm, FedDyn)
+            and isinstance(self.client, Dyn)
+            and self.algorithm.alpha != self.client.alpha
+        ):
+            raise ConfigError(
+                f"{self.algorithm.alpha:g}, but client.alpha is {self.client.alpha:g}", key="algorithm.alpha"
+            )
+        if isinstance(self.algorithm, FedLuck) and not isinstance(self.compression.upload, TopK | RandomK):
+            raise ConfigError("FedLuck chooses a rate of compression: use top-k or random-k", key="compression.upload")
 
     def assemble(self, folder: str | os.PathLike[str] | None = None) -> Assembly:
         """Load the data, build the model, check that everything fits; nothing is written."""
@@ -130,14 +143,22 @@ class Experiment(Options):
             raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
         data = self.data.load(data_dir(folder), self.seed)
         self.world.check(data.clients)
+        if isinstance(self.algorithm, FedAvgIS) and not all(
+            map(self.world.availability.probability_of, range(data.clients))
+        ):
+            raise ConfigError(
+                "importance sampling needs every client's probability of being awake", key="world.availability"
+            )
         busy: int = getattr(self.dispatch, "concurrency", 0)
         if busy > data.clients:
             raise ConfigError(
                 f"{busy} busy clients of {data.clients}: at most {data.clients}", key="dispatch.concurrency"
             )
         shares: tuple[float, ...] = getattr(self.dispatch, "probabilities", ())
-        if shares and len(shares) != data.clients:
-            raise ConfigError(f"{len(shares)} values for {data.clients} clients", key="dispatch.probabilities")
+        if shares and (len(shares) != data.clients or not any(shares)):
+            raise ConfigError(
+                f"{len(shares)} values, not all 0, for {data.clients} clients", key="dispatch.probabilities"
+            )
         if self.client.batch_size > len(data.dataset.y):
             raise ConfigError(
                 f"{self.client.batch_size}, but there are {len(data.dataset.y)} training examples in all",
@@ -150,31 +171,57 @@ class Experiment(Options):
         if network is None:
             return Assembly(self, executor, EXECUTORS[executor](work), Evaluator(work, self.evaluation.batch_size))
         self._check_network(network, work)
-        gossip = Gossip(work, network, key(self.seed, "gossip"))
+        try:
+            gossip = Gossip(work, network, key(self.seed, "gossip"))
+            gossip.rho(busy or data.clients)  # makes every matrix that the network will need
+        except ConfigError as error:
+            raise error.within("algorithm.topology") from None
         return Assembly(self, "vectorised", gossip, Evaluator(work, self.evaluation.batch_size))
 
     def _check_network(self, network: Network, work: Work) -> None:
-        """Clients that talk to each other step together: everybody the same number of plain steps, all models
-        stacked."""
+        """Clients that talk to each other step together: as many plain steps of everybody, all models stacked."""
         obstacle = why_not_stackable(work)
-        if obstacle:
-            raise ConfigError(
-                f"gossip stacks all clients' models, which this one does not allow: {obstacle}", key="model"
-            )
-        if self.client.steps is None:
-            raise ConfigError(
-                "gossip needs the same number of local steps of everybody: give steps", key="client.steps"
-            )
-        if bool(self.client.keeps) or bool(getattr(self.client, "momentum", 0)):
-            raise ConfigError("gossip takes plain steps: sgd without momentum, or prox", key="client.name")
-        if not isinstance(self.world.effort, AsAsked):
-            raise ConfigError("gossip needs the same number of local steps of everybody", key="world.effort")
-        per_cluster: int = getattr(self.dispatch, "concurrency", work.data.clients)
-        if per_cluster % network.clusters or network.clusters > work.data.clients:
-            raise ConfigError(
-                f"{per_cluster} clients a round cannot be divided evenly among {network.clusters} clusters",
-                key="dispatch.concurrency",
-            )
+        busy: int = getattr(self.dispatch, "concurrency", work.data.clients)
+        plain = isinstance(self.client, SGD) and not self.client.weight_decay
+        refused = [
+            ("model", obstacle, f"gossip stacks all clients' models, which this one does not allow: {obstacle}"),
+            ("executor", self.executor == "sequential", "gossip stacks all clients' models: 'sequential' cannot"),
+            (
+                "client.steps",
+                self.client.steps is None,
+                "gossip needs the same number of steps of everybody: give steps",
+            ),
+            (
+                "client.name",
+                bool(self.client.keeps) or bool(getattr(self.client, "momentum", 0)),
+                "gossip takes plain steps: sgd without momentum, or prox",
+            ),
+            (
+                "client.name",
+                network.local == "adam" and not plain,
+                "this rule's clients take Adam steps: sgd without decay",
+            ),
+            ("world.effort", not isinstance(self.world.effort, AsAsked), "gossip needs as many steps of everybody"),
+            ("world.availability", not isinstance(self.world.availability, Always), "a network needs everybody awake"),
+            ("dispatch.deadline", getattr(self.dispatch, "deadline", None), "a network trains as one: no deadline"),
+            (
+                "dispatch.concurrency",
+                busy % network.clusters or network.clusters > work.data.clients,
+                f"{busy} clients a round cannot be divided evenly among {network.clusters} clusters",
+            ),
+        ]
+        if not network.restarts:  # x is the mean of all models, no server's doing
+            rule, travels = self.algorithm, self.compression
+            plain_x = rule.eta == 1.0 and isinstance(rule.optimiser, Plain)
+            coded = not isinstance(travels.upload, Raw) or not isinstance(travels.download, Raw)
+            refused += [
+                ("algorithm.eta", not plain_x, "there is no server: eta = 1 and no optimiser"),
+                ("compression", coded, "there is no server: nothing is sent to one"),
+                ("world.loss", self.world.loss, "a network without a server loses no reports"),
+            ]
+        for where, wrong, message in refused:
+            if wrong:
+                raise ConfigError(message, key=where)
 
     def _module(self, dataset: Dataset) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -246,7 +293,7 @@ class Assembly:
         algorithm = self.experiment.algorithm
         if not algorithm.plans:
             network = algorithm.network()
-            return Terms(self.work.steps(client), network.peer_seconds if network is not None else 0.0)
+            return Terms(self.work.steps(client), network.seconds_per_step if network is not None else 0.0)
         if client not in self._chosen:
             self._chosen[client] = self._choose(client)
         return self._chosen[client]
@@ -257,8 +304,11 @@ class Assembly:
             k, delta = algorithm.choose(self._profile(client, 0), self._profile(client, 1), dispatch.period)
             return Terms(k, compression_rate=delta)
         assert isinstance(algorithm, FedCompass)
-        fastest = min(self._profile(i, 0) for i in range(self.work.data.clients))
-        return Terms(algorithm.choose(self._profile(client, 0), fastest))
+        return Terms(algorithm.choose(self._profile(client, 0), self._fastest))
+
+    @functools.cached_property
+    def _fastest(self) -> float:
+        return min(self._profile(client, 0) for client in range(self.work.data.clients))
 
     def _profile(self, client: int, which: int) -> float:
         """α_i (0) or β_i (1) of a device: given, or as the device itself measures it."""

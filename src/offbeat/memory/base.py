@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from offbeat.options import Options
@@ -25,8 +26,15 @@ class Memory(Options, ABC):
     def start(self, like: Tensor, clients: int) -> None:
         """Forget everything; rows will have the shape, type and device of `like`."""
         self.clients = clients
-        self.mean = like.new_zeros(like.shape)
+        self.like = like
+        # In double precision: small changes must not vanish beside what has been added up.
+        self.total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
         self.rows: dict[int, Any] = {}
+
+    @property
+    def mean(self) -> Tensor:
+        """h = (1/N) Σ_i h_i, a new tensor."""
+        return (self.total / self.clients).to(self.like.dtype)
 
     @abstractmethod
     def __getitem__(self, client: int) -> Tensor:
@@ -46,7 +54,7 @@ class Memory(Options, ABC):
 
     def forget(self, client: int) -> None:
         """h_i ← 0, and i counts as never seen."""
-        self.mean = self.mean.sub(self[client], alpha=1 / self.clients)
+        self.total = self.total - self[client]
         del self.rows[client]
 
     @property
@@ -55,7 +63,7 @@ class Memory(Options, ABC):
         """Bytes held for all clients' entries, the mean aside."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"mean": self.mean, "rows": self.rows}
+        return {"total": self.total, "rows": self.rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.mean, self.rows = state["mean"], state["rows"]
+        self.total, self.rows = state["total"], state["rows"]

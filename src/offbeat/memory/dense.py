@@ -16,15 +16,15 @@ class Dense(Memory):
 
     def __getitem__(self, client: int) -> Tensor:
         row: Tensor | None = self.rows.get(client)
-        return torch.zeros_like(self.mean) if row is None else row
+        return torch.zeros_like(self.like) if row is None else row
 
     def store(self, client: int, value: Tensor, key: int) -> None:
         row: Tensor | None = self.rows.get(client)
         if row is None:
-            self.mean = self.mean.add(value, alpha=1 / self.clients)
+            self.total = self.total + value
             self.rows[client] = value.clone()
             return
-        self.mean = self.mean.add(value - row, alpha=1 / self.clients)
+        self.total = self.total + (value - row)
         row.copy_(value)
 
     @property

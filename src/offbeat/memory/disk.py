@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import pathlib
 import shutil
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offbeat.errors import ConfigError
 from offbeat.memory.base import Memory
 from offbeat.options import Positive
 
@@ -22,9 +24,9 @@ from offbeat.options import Positive
 class Disk(Memory):
     """Every h_i exactly as it was sent, 4·d bytes each, in a file.
 
-    A row is never overwritten while a saved state may still refer to it: a new value goes into a free slot, and a slot
-    comes free two saved states later.  So a checkpoint holds the slots' numbers, not the rows, and the file may hold up
-    to three times the rows if all of them change between two checkpoints.
+    A row is never overwritten while a saved state may still refer to it: the new value goes into a free slot, and the
+    old slot comes free two saved states later.  So a checkpoint holds the slots' numbers, not the rows; the file holds
+    the rows of now and of the last three states at most, and grows by half at a time.
     """
 
     directory: str = ""
@@ -35,33 +37,35 @@ class Disk(Memory):
     def start(self, like: Tensor, clients: int) -> None:
         super().start(like, clients)
         self._path: pathlib.Path | None = None
-        self._row = like.numel() * 4
+        self._dtype = like.new_empty(0, device="cpu").numpy().dtype
+        self._row = like.numel() * self._dtype.itemsize
         self._slots = 0
         self._free: list[int] = []
         self._retired: list[list[int]] = [[], [], []]  # by how many states were saved since; the first is the newest
+        self._fresh: set[int] = set()  # slots that no saved state refers to
         self._touched = 0
         self._map: mmap.mmap | None = None
 
     def __getitem__(self, client: int) -> Tensor:
         slot = self.rows.get(client)
         if slot is None:
-            return torch.zeros_like(self.mean)
+            return torch.zeros_like(self.like)
         self._account()
-        view = np.frombuffer(self._mapped(), np.float32, self._row // 4, slot * self._row)
-        return torch.from_numpy(view.copy()).to(self.mean.device)
+        view = np.frombuffer(self._mapped(), self._dtype, self.like.numel(), slot * self._row)
+        return torch.from_numpy(view.copy()).to(self.like.device)
 
     def store(self, client: int, value: Tensor, key: int) -> None:
-        self.mean = self.mean.add(value - self[client], alpha=1 / self.clients)
-        if client in self.rows:
-            self._retired[0].append(self.rows[client])
+        self.total = self.total + (value - self[client])
+        self._release(client)
         slot = self._free.pop() if self._free else self._new_slot()
         self._account()
-        self._mapped()[slot * self._row : (slot + 1) * self._row] = value.detach().cpu().float().numpy().tobytes()
+        self._mapped()[slot * self._row : (slot + 1) * self._row] = value.detach().cpu().numpy().tobytes()
         self.rows[client] = slot
+        self._fresh.add(slot)
 
     def forget(self, client: int) -> None:
-        self.mean = self.mean.sub(self[client], alpha=1 / self.clients)
-        self._retired[0].append(self.rows.pop(client))
+        self.total = self.total - self[client]
+        self._release(client)
 
     @property
     def nbytes(self) -> int:
@@ -77,13 +81,22 @@ class Disk(Memory):
             self._map.flush()
         self._retired.insert(0, [])
         self._free += self._retired.pop()
+        self._fresh.clear()
         return {
-            "mean": self.mean, "rows": self.rows, "slots": self._slots, "free": self._free, "retired": self._retired,
+            "total": self.total, "rows": self.rows, "slots": self._slots, "free": self._free, "retired": self._retired,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._slots, self._free, self._retired = state["slots"], state["free"], state["retired"]
+
+    def _release(self, client: int) -> None:
+        slot = self.rows.pop(client, None)
+        if slot in self._fresh:
+            self._fresh.discard(slot)
+            self._free.append(slot)
+        elif slot is not None:
+            self._retired[0].append(slot)
 
     def _new_slot(self) -> int:
         """Grow the file, by half of its rows at a time."""
@@ -103,6 +116,13 @@ class Disk(Memory):
             if not self.directory:
                 weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._path = folder / "memory.bin"
+            self._lock = (folder / "memory.lock").open("w")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._lock.close()
+                raise ConfigError(f"{folder} is in use by another memory", key="memory.directory") from None
+            weakref.finalize(self, self._lock.close)
         return self._path
 
     def _mapped(self) -> mmap.mmap:

@@ -29,7 +29,7 @@ class Held(Memory):
         return value.clone() if row is None else value - row
 
     def store(self, client: int, value: Tensor, key: int) -> None:
-        self.mean = self.mean.add(self.difference(client, value), alpha=1 / self.clients)
+        self.total = self.total + self.difference(client, value)
         self.rows[client] = value.clone()
 
     @property

@@ -20,13 +20,12 @@ class Quantised(Memory):
 
     def __getitem__(self, client: int) -> Tensor:
         row = self.rows.get(client)
-        return torch.zeros_like(self.mean) if row is None else dequantise(Packed(*row), self.bits, self.mean)
+        return torch.zeros_like(self.like) if row is None else dequantise(Packed(*row), self.bits, self.like)
 
     def store(self, client: int, value: Tensor, key: int) -> None:
         noise = torch.rand(value.shape, generator=torch_stream(key, device=value.device), device=value.device)
         new = quantise(value, self.bits, noise)
-        change = dequantise(new, self.bits, self.mean).sub_(self[client])
-        self.mean = self.mean.add(change, alpha=1 / self.clients)
+        self.total = self.total + dequantise(new, self.bits, self.like).sub_(self[client])
         self.rows[client] = (new.codes, new.lo, new.u)
 
     @property

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from offbeat.errors import DataError
-from offbeat.options import Count, NonNegative, Positive
+from offbeat.options import Count, NonNegative
 from offbeat.seeds import key, normal
 from offbeat.world.availability import Availability, Span
 from offbeat.world.delays import Delay, Devices, Trip
@@ -32,6 +32,19 @@ def read(path: str) -> Any:
         return json.loads(gzip.decompress(raw) if path.endswith(".gz") else raw)
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"trace {path!r} cannot be read: {error}") from error
+
+
+@functools.cache
+def devices(path: str, *needed: str) -> tuple[dict[str, float], ...]:
+    """A file of {device: {…}} with these figures for each."""
+    whole = read(path)
+    if (
+        not isinstance(whole, dict)
+        or not whole
+        or not all(isinstance(d, dict) and set(needed) <= set(d) for d in whole.values())
+    ):
+        raise DataError(f"trace {path!r}: for each device {', '.join(needed)} expected")
+    return tuple(whole.values())
 
 
 @dataclass(frozen=True)
@@ -107,15 +120,13 @@ class Trace(Availability):
     file: str
     states: Literal["2st", "3st"] = "2st"
     """Which of the two recordings of a FLASH file with events."""
-    look: Positive = 60.0
-    """Seconds between two looks of a server that has found nobody awake."""
 
     def span(self, client: int, client_key: int, now: float) -> Span:
-        devices = records(self.file, self.states)
-        return devices[client % len(devices)].span(now)
+        known = records(self.file, self.states)
+        return known[client % len(known)].span(now)
 
     def next_change(self, now: float) -> float:
-        return now + self.look
+        return min(device.span(now)[1] for device in records(self.file, self.states))
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -127,12 +138,9 @@ class FedScaleDevices(Delay):
     """`client.batch_size`: the trace's unit of work is an example."""
 
     def _device(self, client: int) -> tuple[float, float]:
-        devices = list(read(self.file).values())
-        try:
-            device = devices[client % len(devices)]
-            return self.examples_per_step * device["computation"] / 1000, device["communication"] * KBIT
-        except (KeyError, TypeError) as error:
-            raise DataError(f"trace {self.file!r} has no computation and communication: {error!r}") from error
+        known = devices(self.file, "computation", "communication")
+        device = known[client % len(known)]
+        return self.examples_per_step * device["computation"] / 1000, device["communication"] * KBIT
 
     def seconds(self, trip: Trip) -> float:
         step, line = self._device(trip.client)
@@ -152,7 +160,7 @@ class FlashSpeeds(Delay):
     """Seconds a local step; the default is FLASH's middle phone on its FEMNIST CNN."""
 
     def seconds(self, trip: Trip) -> float:
-        phones = list(read(self.file).values())
+        phones = devices(self.file, "down_u", "down_sigma", "up_u", "up_sigma")
         phone = phones[trip.client % len(phones)]
         down = self._speed(phone["down_u"], phone["down_sigma"], key(trip.trip_key, "down"))
         up = self._speed(phone["up_u"], phone["up_sigma"], key(trip.trip_key, "up"))

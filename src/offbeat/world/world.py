@@ -85,5 +85,9 @@ class World(Options):
     def awake(self, seed: int, client: int, now: float) -> bool:
         return self.availability.span(client, key(seed, "device", client), now)[0]
 
+    def wakes(self, seed: int, client: int, now: float) -> float:
+        """When a client that sleeps may be awake."""
+        return self.availability.span(client, key(seed, "device", client), now)[1]
+
     def steps(self, seed: int, asked: int, client: int, job_seed: int, now: float) -> int:
         return self.effort.steps(asked, client, key(seed, "device", client), job_seed, now)

@@ -7,6 +7,7 @@ network trains as one; every job must start from the same model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,14 @@ class Gossip(Vectorised):
             models = self._iterate(models, x, jobs)
         if not self.network.restarts:
             self.models = models
-        return [self.work.update(job, models[job.client] - x, {}, {}) for job in jobs]
+        updates = [self.work.update(job, models[job.client] - x, {}, {}) for job in jobs]
+        return updates if self.network.restarts else [replace(update, wire_bytes=0) for update in updates]
+
+    def upload_bytes(self, job: Job) -> int:
+        return super().upload_bytes(job) if self.network.restarts else 0
+
+    def download_bytes(self, job: Job) -> int:
+        return super().download_bytes(job) if self.network.restarts else 0
 
     def _iterate(self, models: Tensor, x: Tensor, jobs: Sequence[Job]) -> Tensor:
         own = {job.client: job for job in jobs}
@@ -75,6 +83,7 @@ class Gossip(Vectorised):
                 models = self._mix(models, chosen)
             if self.network.average_every and self.taken % self.network.average_every == 0:
                 models = models.mean(dim=0, keepdim=True).expand_as(models).clone()
+                self.peer_bytes += 4 * self.work.layout.dim * self.clients * (self.clients - 1)
         return models
 
     def _chosen(self, t: int, own: dict[int, Job]) -> Any:
