@@ -187,8 +187,8 @@ def test_two_memories_do_not_share_a_file(tmp_path: pathlib.Path) -> None:
 def test_the_mean_hardly_drifts() -> None:
     """Large updates and then small ones, as in training.
 
-    What stays behind is the rounding of the differences, which travel as 32-bit floats where the clients hold the memory;
-    a mean kept in 32 bits would be off by four times more.
+    What stays behind is the rounding of the differences, which travel as 32-bit floats where the clients hold the
+    memory; a mean kept in 32 bits would be off by four times more.
     """
     memory, rng = Dense(), torch.Generator().manual_seed(0)
     clients, stores = 1000, 20_000

@@ -54,7 +54,7 @@ class Memory(Options, ABC):
 
     def forget(self, client: int) -> None:
         """h_i ← 0, and i counts as never seen."""
-        self.total = self.total - self[client]
+        self.total.sub_(self[client])
         del self.rows[client]
 
     @property

@@ -21,10 +21,10 @@ class Dense(Memory):
     def store(self, client: int, value: Tensor, key: int) -> None:
         row: Tensor | None = self.rows.get(client)
         if row is None:
-            self.total = self.total + value
+            self.total.add_(value)
             self.rows[client] = value.clone()
             return
-        self.total = self.total + (value - row)
+        self.total.add_(value - row)
         row.copy_(value)
 
     @property

@@ -55,7 +55,7 @@ class Disk(Memory):
         return torch.from_numpy(view.copy()).to(self.like.device)
 
     def store(self, client: int, value: Tensor, key: int) -> None:
-        self.total = self.total + (value - self[client])
+        self.total.add_(value - self[client])
         self._release(client)
         slot = self._free.pop() if self._free else self._new_slot()
         self._account()
@@ -64,7 +64,7 @@ class Disk(Memory):
         self._fresh.add(slot)
 
     def forget(self, client: int) -> None:
-        self.total = self.total - self[client]
+        self.total.sub_(self[client])
         self._release(client)
 
     @property

@@ -29,7 +29,7 @@ class Held(Memory):
         return value.clone() if row is None else value - row
 
     def store(self, client: int, value: Tensor, key: int) -> None:
-        self.total = self.total + self.difference(client, value)
+        self.total.add_(self.difference(client, value))
         self.rows[client] = value.clone()
 
     @property

@@ -25,7 +25,7 @@ class Quantised(Memory):
     def store(self, client: int, value: Tensor, key: int) -> None:
         noise = torch.rand(value.shape, generator=torch_stream(key, device=value.device), device=value.device)
         new = quantise(value, self.bits, noise)
-        self.total = self.total + dequantise(new, self.bits, self.like).sub_(self[client])
+        self.total.add_(dequantise(new, self.bits, self.like).sub_(self[client]))
         self.rows[client] = (new.codes, new.lo, new.u)
 
     @property
