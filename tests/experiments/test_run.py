@@ -22,6 +22,7 @@ from offbeat.data import Digits
 from offbeat.engine import DISPATCHES
 from offbeat.experiments.folder import UPDATE, UpdateLog
 from offbeat.experiments.run import Glance
+from offbeat.memory import MEMORIES
 from offbeat.models import LR, MLP
 from offbeat.world import Devices, HalfNormal
 
@@ -164,6 +165,25 @@ def test_every_algorithm_runs_under_the_dispatches_that_it_names_and_no_other(na
         else:
             with pytest.raises(ob.ConfigError, match=f"dispatch.name: '{dispatch_name}' makes no sense"):
                 small(**settings)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("name", [n for n, kind in ALGORITHMS.items() if "memory" in {f.name for f in fields(kind)}])
+def test_every_rule_with_a_memory_takes_every_memory(name: str, memory: str) -> None:
+    kind: Any = ALGORITHMS[name]
+    if (name, memory) == ("aced", "held"):
+        with pytest.raises(ob.ConfigError, match="memory: ACED drops old entries"):
+            kind(memory=MEMORIES[memory]())
+        return
+    client = ob.SGD(lr=0.1, steps=1 if kind.single_step else 3, batch_size=16)
+    dense, other = (
+        small(algorithm=kind(memory=MEMORIES[m]()), dispatch=None, client=client, rounds=12) for m in ("dense", memory)
+    )
+    if memory == "quantised":
+        assert not torch.equal(other.x, dense.x)
+        torch.testing.assert_close(other.x, dense.x, rtol=0, atol=0.2)
+    else:
+        assert torch.equal(other.x, dense.x), "the same trajectory wherever the rows are kept"
 
 
 def test_a_progress_display_is_told() -> None:

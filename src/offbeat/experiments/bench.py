@@ -116,6 +116,8 @@ def server(name: str, memory: str | None, dim: int, clients: int, arrivals: int,
         "copies": seconds / arrivals * copy_bandwidth() / (8 * dim),
         "memory_bytes": kept,
         "memory_bytes_per_client": kept / clients,
+        "disk_bytes": rule.memory.disk_bytes if memory == "disk" else 0,
+        "client_bytes": rule.memory.client_bytes if memory == "held" else 0,
     }
 
 
