@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.mean import Mean
 from offbeat.memory import Dense, Memory
 from offbeat.messages import Job, Update
 from offbeat.options import Positive
@@ -47,18 +48,16 @@ class AFACD(Algorithm):
         "available",
         "periodic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("total",)
+    state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def reset(self) -> None:
-        self.total = self.x.new_zeros(self.x.shape)
+        self.mean = Mean(self.x)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.total.add_(returned(update, self.normalise, self.reference_steps))
+        self.mean.add(returned(update, self.normalise, self.reference_steps))
 
     def direction(self) -> Tensor:
-        v = self.total / self.received
-        self.reset()
-        return v
+        return self.mean.take()
 
 
 @dataclass(kw_only=True)

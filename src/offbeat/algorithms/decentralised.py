@@ -18,6 +18,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.mean import Mean
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import Ring, Topology
 from offbeat.messages import Job, Update
@@ -32,18 +33,16 @@ class _Decentralised(Algorithm):
     """Virtual seconds of one exchange between clients."""
 
     dispatches: ClassVar[tuple[str, ...]] = ("available",)
-    state_names: ClassVar[tuple[str, ...]] = ("total",)
+    state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def reset(self) -> None:
-        self.total = self.x.new_zeros(self.x.shape)
+        self.mean = Mean(self.x)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.total.add_(update.delta)
+        self.mean.add(update.delta)
 
     def direction(self) -> Tensor:
-        v = self.total / self.received
-        self.reset()
-        return v
+        return self.mean.take()
 
 
 @dataclass(kw_only=True)

@@ -16,6 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.mean import Mean
 from offbeat.algorithms.optimisers import AMSGrad, ServerOptimiser
 from offbeat.messages import Job, Update
 from offbeat.options import NonNegative, Positive
@@ -29,21 +30,20 @@ class FADAS(Algorithm):
     """τ_c: largest delay that does not slow the server down."""
 
     dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "per-arrival", "periodic", "anarchic")
-    state_names: ClassVar[tuple[str, ...]] = ("total", "tau_max")
+    state_names: ClassVar[tuple[str, ...]] = ("mean", "tau_max")
 
     def reset(self) -> None:
-        self.total = self.x.new_zeros(self.x.shape)
+        self.mean = Mean(self.x)
         self.tau_max = 0
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.total.add_(update.delta)
+        self.mean.add(update.delta)
         self.tau_max = max(self.tau_max, self.tau(job))
 
     def rate(self) -> float:
         return self.slowed
 
     def direction(self) -> Tensor:
-        v = self.total / self.received
         self.slowed = self.eta if self.tau_max <= self.tau_c else self.eta / self.tau_max
-        self.reset()
-        return v
+        self.tau_max = 0
+        return self.mean.take()

@@ -16,6 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.mean import Mean
 from offbeat.messages import Job, Update
 
 
@@ -25,18 +26,14 @@ class FedAvg(Algorithm):
     """Weigh every client by its number of examples."""
 
     dispatches: ClassVar[tuple[str, ...]] = ("rounds", "available")
-    state_names: ClassVar[tuple[str, ...]] = ("total", "weight")
+    state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def reset(self) -> None:
-        self.total = self.x.new_zeros(self.x.shape)
-        self.weight = 0.0
+        self.mean = Mean(self.x)
 
     def absorb(self, job: Job, update: Update) -> None:
         n = float(update.examples) if self.weighted else 1.0
-        self.total.add_(update.delta, alpha=n)
-        self.weight += n
+        self.mean.add(update.delta, scale=n, weight=n)
 
     def direction(self) -> Tensor:
-        v = self.total / self.weight
-        self.reset()
-        return v
+        return self.mean.take()

@@ -17,6 +17,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.mean import Mean
 from offbeat.algorithms.staleness import Constant, Staleness
 from offbeat.messages import Job, Update
 
@@ -35,15 +36,13 @@ class FedBuff(Algorithm):
         "periodic",
         "anarchic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("total",)
+    state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def reset(self) -> None:
-        self.total = self.x.new_zeros(self.x.shape)
+        self.mean = Mean(self.x)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.total.add_(update.delta, alpha=self.staleness(self.tau(job)))
+        self.mean.add(update.delta, scale=self.staleness(self.tau(job)))
 
     def direction(self) -> Tensor:
-        v = self.total / self.received
-        self.reset()
-        return v
+        return self.mean.take()

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.mean import Mean
 from offbeat.errors import ConfigError
 from offbeat.messages import Job, Update
 from offbeat.options import Bound, Count, Positive
@@ -60,7 +61,7 @@ class FedLuck(Algorithm):
 
     plans: ClassVar[bool] = True
     dispatches: ClassVar[tuple[str, ...]] = ("periodic",)
-    state_names: ClassVar[tuple[str, ...]] = ("total", "weight")
+    state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,18 +69,14 @@ class FedLuck(Algorithm):
             raise ConfigError(f"{self.min_steps} is above max_steps = {self.max_steps}", key="min_steps")
 
     def reset(self) -> None:
-        self.total = self.x.new_zeros(self.x.shape)
-        self.weight = 0.0
+        self.mean = Mean(self.x)
 
     def absorb(self, job: Job, update: Update) -> None:
         n = float(update.examples) if self.weighted else 1.0
-        self.total.add_(update.delta, alpha=n)
-        self.weight += n
+        self.mean.add(update.delta, scale=n, weight=n)
 
     def direction(self) -> Tensor:
-        v = self.total / self.weight
-        self.reset()
-        return v
+        return self.mean.take()
 
     def choose(self, alpha: float, beta: float, period: float) -> tuple[int, float]:
         """A device's (k, δ)."""
@@ -91,15 +88,13 @@ class FedPer(Algorithm):
     """The fixed pair: k is `client.steps`, δ the rate of `compression.upload`."""
 
     dispatches: ClassVar[tuple[str, ...]] = ("periodic",)
-    state_names: ClassVar[tuple[str, ...]] = ("total",)
+    state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def reset(self) -> None:
-        self.total = self.x.new_zeros(self.x.shape)
+        self.mean = Mean(self.x)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.total.add_(update.delta)
+        self.mean.add(update.delta)
 
     def direction(self) -> Tensor:
-        v = self.total / self.received
-        self.reset()
-        return v
+        return self.mean.take()

@@ -16,6 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.mean import Mean
 from offbeat.algorithms.optimisers import Adam, AMSGrad, Momentum, ServerOptimiser, Yogi
 from offbeat.messages import Job, Update
 from offbeat.options import Positive
@@ -34,18 +35,16 @@ class _FedOpt(Algorithm):
         "periodic",
         "anarchic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("total",)
+    state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def reset(self) -> None:
-        self.total = self.x.new_zeros(self.x.shape)
+        self.mean = Mean(self.x)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.total.add_(update.delta)
+        self.mean.add(update.delta)
 
     def direction(self) -> Tensor:
-        v = self.total / self.received
-        self.reset()
-        return v
+        return self.mean.take()
 
 
 @dataclass(kw_only=True)

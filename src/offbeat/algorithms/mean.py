@@ -1,0 +1,31 @@
+"""What most rules gather between two steps: a weighted mean, in one vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Mean:
+    """Σ scale·value / Σ weight over what was added since the last `take`."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.total, self.weight = torch.zeros_like(like), 0.0
+
+    def add(self, value: Tensor, scale: float = 1.0, weight: float = 1.0) -> None:
+        self.total.add_(value, alpha=scale)
+        self.weight += weight
+
+    def take(self) -> Tensor:
+        """The mean, and begin anew."""
+        mean = self.total / self.weight
+        self.total, self.weight = torch.zeros_like(self.total), 0.0
+        return mean
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total, self.weight = state["total"], state["weight"]
