@@ -252,6 +252,21 @@ def test_a_folder_with_a_lost_file_is_not_resumed(tmp_path: pathlib.Path) -> Non
         api.resume(tmp_path / "run")
 
 
+def test_a_resumed_run_that_fails_keeps_its_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier process has begun is not this one's to remove."""
+    api.execute(experiment(), out=tmp_path / "run", watch=interrupt_after(7))
+    checkpoint.clear(tmp_path / "run/checkpoint")
+
+    def full(self: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run.Run, "_turn", full)
+        with pytest.raises(ob.RunFolderError, match="no space left"):
+            api.resume(tmp_path / "run")
+    assert api.resume(tmp_path / "run").summary["rounds"] == 20
+
+
 def test_pruning_keeps_two_that_are_whole(tmp_path: pathlib.Path) -> None:
     for n in range(3):
         checkpoint.save(tmp_path, {"n": n})

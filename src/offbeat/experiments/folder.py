@@ -143,6 +143,7 @@ class RunFolder:
         except BlockingIOError:
             self._lock.close()
             raise RunFolderError(f"another process is at work in {path}") from None
+        self.created = False  # by this very run, not by one that it goes on with
         self._new: list[pathlib.Path] = []  # folders that this run has made, innermost first
         self.origin = origin or Origin.of(path)
         metrics = path / "metrics.jsonl"
@@ -162,7 +163,7 @@ class RunFolder:
             (path / "checkpoint").mkdir(parents=True, exist_ok=True)
             write_atomic(path / "config.toml", config.encode())
             folder = cls(path, 0, 0, origin)
-            folder._new = new
+            folder.created, folder._new = True, new
             return folder
         except OSError as error:
             _remove(new)

@@ -45,7 +45,6 @@ class Tally:
     late: int = 0
     client_steps: int = 0
     bytes_up: int = 0
-    bytes_down: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
 
@@ -164,7 +163,6 @@ class Run:
                 key="world",
             )
         self.tally.count(outcome)
-        self.tally.bytes_down = self.transport.bytes_down
         if self.folder and isinstance(outcome.event, (Arrival, Lost)):
             self.folder.updates.append(_row(outcome))
         if outcome.stepped and (self.tally.version % self.experiment.evaluation.every == 0 or self._finished()):
@@ -186,7 +184,7 @@ class Run:
             "staleness_max": tally.staleness_max,
             "updates": tally.updates,
             "bytes_up": tally.bytes_up,
-            "bytes_down": tally.bytes_down,
+            "bytes_down": self.transport.bytes_down,
             "client_steps": tally.client_steps,
             "wall_seconds": tally.wall_seconds,
         }
@@ -234,13 +232,13 @@ class Run:
         try:
             yield
         except (OffbeatError, OSError) as error:
-            if self.folder and len(self.metrics) < 2:
+            if self.folder and self.folder.created and len(self.metrics) < 2:
                 self.folder.discard()
             elif self.folder:
                 with contextlib.suppress(OSError):  # the very disk may be what fails
                     self.folder.close()
                     self.folder.status("failed", error=str(error), version=self.tally.version)
-            if isinstance(error, OSError):
+            if self.folder and isinstance(error, OSError):
                 raise RunFolderError(f"cannot write the run folder: {error}") from error
             raise
 
@@ -270,7 +268,7 @@ class Run:
             "client_steps": tally.client_steps,
             "client_steps_per_second": tally.client_steps / wall if wall else 0.0,
             "bytes_up": tally.bytes_up,
-            "bytes_down": tally.bytes_down,
+            "bytes_down": self.transport.bytes_down,
             "bytes_peer": executor.peer_bytes,
             **gossip,
             "staleness_mean": tally.staleness_mean,
