@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the increment of splitmix64
@@ -53,6 +54,16 @@ def normal(k: int) -> float:
 def exponential(k: int) -> float:
     """An exponential number of mean one."""
     return -math.log(1.0 - uniform(k))
+
+
+def words(keys: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+    """(…, count) random 64-bit words, a stream of its own for each key: splitmix64, for many keys at once."""
+    with np.errstate(over="ignore"):
+        z = keys[..., None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return out
 
 
 def stream(*path: int | str) -> np.random.Generator:

@@ -75,7 +75,7 @@ def _dsgd_by_hand(rounds: int) -> tuple[torch.Tensor, torch.Tensor]:
             for batches, counts in plans:
                 index = torch.from_numpy(batches[t][: counts[t]])
                 weight = torch.full((1, len(index)), 1 / len(index), dtype=torch.float64)
-                grads.append(executor.gradient(expected[None], index[None], weight)[0])
+                grads.append(executor.stack.gradient(expected[None], index[None], weight)[0])
             expected = expected - 0.1 * torch.stack(grads).mean(dim=0)
         x = x + torch.stack([u.delta for u in executor.train(jobs)]).mean(dim=0)
     return x, expected
@@ -115,7 +115,9 @@ def test_a_round_against_a_plain_transcription_of_the_box() -> None:
             batches, counts = plans[client]
             index = torch.from_numpy(batches[used[client]][: counts[used[client]]])
             weight = torch.full((1, len(index)), 1 / len(index), dtype=torch.float64)
-            models[client] = models[client] - 0.1 * executor.gradient(models[client][None], index[None], weight)[0]
+            models[client] = (
+                models[client] - 0.1 * executor.stack.gradient(models[client][None], index[None], weight)[0]
+            )
             used[client] += 1
         models = [sum(float(w[i, j]) * models[j] for j in range(N)) for i in range(N)]  # type: ignore[misc]
     for update in updates:

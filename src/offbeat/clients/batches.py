@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.seeds import stream
+from offbeat.seeds import key, words
 
 Indices = NDArray[np.int64]
 
@@ -15,13 +17,34 @@ def plan(examples: int, batch_size: int, steps: int, seed: int) -> tuple[Indices
 
     The data is shuffled anew for every pass, and the last batch of a pass may be short, as with an ordinary loader.
     """
-    rng = stream(seed, "batches")
-    width = min(batch_size, examples)
-    per_pass = -(-examples // width)
-    passes = -(-steps // per_pass)
-    rows = np.zeros((passes, per_pass * width), dtype=np.int64)
-    for row in rows:
-        row[:examples] = rng.permutation(examples)
-    counts = np.full((passes, per_pass), width, dtype=np.int64)
-    counts[:, -1] = examples - width * (per_pass - 1)
-    return rows.reshape(-1, width)[:steps], counts.reshape(-1)[:steps]
+    positions, counts = plans([examples], batch_size, [steps], [seed])
+    return positions[:, 0], counts[:, 0]
+
+
+def plans(
+    examples: Sequence[int], batch_size: int, steps: Sequence[int], seeds: Sequence[int]
+) -> tuple[Indices, Indices]:
+    """The plans of many jobs side by side: positions (most steps, jobs, B) and counts (most steps, jobs).
+
+    Jobs with equally many examples are shuffled together: a shuffle is the order of random words.
+    """
+    sizes = np.asarray(examples)
+    positions = np.zeros((max(steps), len(sizes), min(batch_size, int(sizes.max()))), dtype=np.int64)
+    counts = np.zeros(positions.shape[:2], dtype=np.int64)
+    streams = np.array([key(seed, "batches") for seed in seeds], dtype=np.uint64)
+    asked = np.asarray(steps)
+    for size in np.unique(sizes):
+        jobs = np.flatnonzero(sizes == size)
+        width = min(batch_size, int(size))
+        per_pass = -(-int(size) // width)
+        passes = -(-int(asked[jobs].max()) // per_pass)
+        order = np.zeros((len(jobs), passes, per_pass * width), dtype=np.int64)
+        random = words(streams[jobs], passes * int(size)).reshape(len(jobs), passes, -1)
+        order[..., :size] = random.argsort(axis=-1)
+        rows = order.reshape(len(jobs), -1, width)[:, : asked[jobs].max()]
+        count = np.full((passes, per_pass), width)
+        count[:, -1] = size - width * (per_pass - 1)
+        taken = np.arange(rows.shape[1])[:, None] < asked[jobs]
+        positions[: rows.shape[1], jobs, :width] = rows.transpose(1, 0, 2) * taken[..., None]
+        counts[: rows.shape[1], jobs] = count.reshape(-1)[: rows.shape[1], None] * taken
+    return positions, counts

@@ -54,6 +54,13 @@ class Dataset:
         """Shape of one input."""
         return tuple(self.x.shape[1:])
 
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The training data on a device, copied there once."""
+        places: dict[torch.device, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_places", {})
+        if device not in places:
+            places[device] = self.x.to(device), self.y.to(device)
+        return places[device]
+
     def prepare(self, raw: Tensor) -> Tensor:
         """(…, *shape) as stored → floats as the model sees them."""
         x = raw.float() / 255 if raw.dtype == torch.uint8 else raw

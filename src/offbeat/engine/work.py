@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from offbeat.clients import ClientRule, State, plan
+from offbeat.clients import ClientRule, State, plan, plans
 from offbeat.compression import Compression
 from offbeat.data import Federated
 from offbeat.errors import DivergenceError
@@ -17,9 +18,11 @@ from offbeat.messages import Job, Update
 from offbeat.seeds import key
 from offbeat.vector import Layout
 
+Precision = Literal["float32", "tf32", "bfloat16"]
+
 
 class Work:
-    """The data lives on the device as it is stored, and is gathered by index.
+    """The data lives on the device as it is stored, and is gathered by index; runs on the same data share it.
 
     What clients keep between two jobs (control variates, the error of their code) lives here, one row a client that has
     any.  A client keeps it when it has trained; a job that is lost is never trained and changes nothing.
@@ -32,12 +35,14 @@ class Work:
         rule: ClientRule,
         device: torch.device,
         compression: Compression | None = None,
+        precision: Precision = "tf32",
     ) -> None:
         self.module = module.to(device)
         self.layout = Layout.of(module)
         self.data, self.rule, self.device = data, rule, device
         self.compression = compression or Compression()
-        self.x, self.y = data.dataset.x.to(device), data.dataset.y.to(device)
+        self.precision = precision
+        self.x, self.y = data.dataset.on(device)
         self.kept: dict[str, dict[int, Tensor]] = {name: {} for name in (*rule.keeps, "error")}
 
     def steps(self, client: int) -> int:
@@ -61,6 +66,13 @@ class Work:
         positions, counts = plan(self.data.size(job.client), self.rule.batch_size, job.steps, job.seed)
         return self.data.indices(job.client)[positions], counts
 
+    def plans(self, jobs: Sequence[Job]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same for many jobs at once: (most steps, jobs, B) and (most steps, jobs)."""
+        sizes = [self.data.size(job.client) for job in jobs]
+        positions, counts = plans(sizes, self.rule.batch_size, [job.steps for job in jobs], [job.seed for job in jobs])
+        starts = self.data.offsets[[job.client for job in jobs]]
+        return self.data.order[positions + starts[None, :, None]], counts
+
     def inputs(self, indices: Tensor) -> Tensor:
         return self.data.dataset.prepare(self.x[indices])
 
@@ -69,18 +81,20 @@ class Work:
         return {name: self.kept[name].get(job.client, torch.zeros_like(job.x)) for name in self.rule.keeps}
 
     def update(self, job: Job, delta: Tensor, sent: State, kept: State) -> Update:
-        """A trained job's result as a message; a result that is not finite stops the run."""
-        if not bool(torch.isfinite(delta.sum())):
-            raise DivergenceError(
-                f"client {job.client} diverged while training from version {job.version}: its update is not "
-                f"finite.  A smaller client.lr (now {self.rule.lr:g}) or algorithm.eta usually helps."
-            )
+        """A trained job's result as a message."""
         for name, value in kept.items():
             self.kept[name][job.client] = value
         return Update(
             job=job.id, client=job.client, version=job.version, delta=self._coded(job, delta), steps=job.steps,
             examples=self.data.size(job.client), wire_bytes=self.upload_bytes(job), extra=sent,
         )  # fmt: skip
+
+    def diverged(self, job: Job) -> DivergenceError:
+        """What a result that is not finite ends in."""
+        return DivergenceError(
+            f"client {job.client} diverged while training from version {job.version}: its update is not "
+            f"finite.  A smaller client.lr (now {self.rule.lr:g}) or algorithm.eta usually helps."
+        )
 
     def _coded(self, job: Job, delta: Tensor) -> Tensor:
         """Δ as it comes out of the code at the server."""

@@ -10,6 +10,7 @@ from torch import nn
 from offbeat.engine.executors.base import Executor, threads
 from offbeat.engine.executors.gossip import Gossip
 from offbeat.engine.executors.sequential import Sequential
+from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
 from offbeat.errors import ConfigError
@@ -55,7 +56,7 @@ def why_not_stackable(work: Work) -> str | None:
         if mixes_examples(work):
             return "it mixes the examples of a batch, so that padding would count."
         try:
-            Vectorised(work).gradient(torch.stack([x, x]), batch, torch.full((2, 2), 0.5, device=work.device))
+            Stack(work).gradient(torch.stack([x, x]), batch, torch.full((2, 2), 0.5, device=work.device))
         except (RuntimeError, ValueError, TypeError) as error:
             return str(error).strip().splitlines()[0]
     return None

@@ -9,15 +9,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from offbeat.clients import State
 from offbeat.engine.work import Work
+from offbeat.errors import DivergenceError
 from offbeat.messages import Job, Update
 
 BULK_BYTES = 1 << 30  # of parameters in one stack
 SMALL = 200_000  # parameters
 
+Task = tuple[Work, Job]
+Outcome = Update | DivergenceError
+
 
 class Executor(ABC):
+    """Trains for one run, or for several that share a model, its data and a device: jobs of all of them at once."""
+
     def __init__(self, work: Work) -> None:
         self.work = work
         self.peer_bytes = 0  # that clients have sent to each other
@@ -35,9 +43,27 @@ class Executor(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.work.load_state_dict(state)
 
-    @abstractmethod
     def train(self, jobs: Sequence[Job]) -> list[Update]:
-        """The update of every job, in the order of the jobs."""
+        """The update of every job, in the order of the jobs; one that diverges stops the run."""
+        updates = []
+        for outcome in self.train_all([(self.work, job) for job in jobs]):
+            if isinstance(outcome, DivergenceError):
+                raise outcome
+            updates.append(outcome)
+        return updates
+
+    @abstractmethod
+    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
+        """What becomes of every task, in their order."""
+
+    def close(self) -> None:  # noqa: B027 — most have nothing to do
+        """Let go of whatever lives outside of this object."""
+
+
+def outcome(task: Task, finite: bool, delta: Tensor, sent: State, kept: State) -> Outcome:
+    """The update, or the error where the result is not finite."""
+    work, job = task
+    return work.update(job, delta, sent, kept) if finite else work.diverged(job)
 
 
 @contextlib.contextmanager
@@ -62,3 +88,18 @@ def replayable(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed >> 1)
         yield
+
+
+@contextlib.contextmanager
+def arithmetic(work: Work) -> Iterator[None]:
+    """Matrix products and convolutions on a GPU in full single precision, or with inputs rounded to 10 bits (TF32)."""
+    if work.device.type != "cuda":
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = work.precision != "float32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before

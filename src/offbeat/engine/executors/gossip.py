@@ -16,10 +16,10 @@ from torch import Tensor
 
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import rho
-from offbeat.engine.executors.base import replayable
+from offbeat.engine.executors.base import Outcome, Task, replayable
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
-from offbeat.messages import Job, Update
+from offbeat.messages import Job
 from offbeat.seeds import key, stream
 
 ADAM = (0.9, 0.999, 1e-8)  # β₁, β₂, ε of DAdam's clients
@@ -49,9 +49,11 @@ class Gossip(Vectorised):
         matrices = [self.network.topology.matrix(n, key(self.seed, k)) for k, n in enumerate(sizes)]
         return max(rho(w) for w in matrices) if self.network.mixes else 1.0
 
-    def train(self, jobs: Sequence[Job]) -> list[Update]:
+    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
+        jobs = [job for _, job in tasks]
         if not jobs:
             return []
+        assert all(work is self.work for work, _ in tasks), "a network trains alone"
         assert len({job.version for job in jobs}) == 1, "a network trains in synchronous rounds"
         self.work.module.train()
         self.rounds += 1
@@ -61,8 +63,14 @@ class Gossip(Vectorised):
             models = self._iterate(models, x, jobs)
         if not self.network.restarts:
             self.models = models
-        updates = [self.work.update(job, models[job.client] - x, {}, {}) for job in jobs]
-        return updates if self.network.restarts else [replace(update, wire_bytes=0) for update in updates]
+        finite = torch.isfinite(models.sum(dim=1)).tolist()
+        return [self._outcome(job, finite[job.client], models[job.client] - x) for job in jobs]
+
+    def _outcome(self, job: Job, finite: bool, delta: Tensor) -> Outcome:
+        if not finite:
+            return self.work.diverged(job)
+        update = self.work.update(job, delta, {}, {})
+        return update if self.network.restarts else replace(update, wire_bytes=0)
 
     def upload_bytes(self, job: Job) -> int:
         return super().upload_bytes(job) if self.network.restarts else 0
@@ -119,7 +127,7 @@ class Gossip(Vectorised):
 
     def _step(self, y: Tensor, x: Tensor, batch: Tensor, weight: Tensor, index: Tensor, rate: float) -> Tensor:
         rule = self.work.rule
-        g = self.gradient(y, batch, weight)
+        g = self.stack.gradient(y, batch, weight)
         if self.network.local == "rule":
             return rule.step(y, g, x, rule.lr * rate, {})[0]
         beta1, beta2, epsilon = ADAM

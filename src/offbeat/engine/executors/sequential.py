@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from offbeat.engine.executors.base import Executor, replayable
+from offbeat.engine.executors.base import Executor, Outcome, Task, outcome, replayable
 from offbeat.engine.work import Work
-from offbeat.messages import Job, Update
+from offbeat.messages import Job
 
 
 class Sequential(Executor):
@@ -18,20 +18,21 @@ class Sequential(Executor):
         super().__init__(work)
         self.bulk = 1  # nothing is gained by training ahead
 
-    def train(self, jobs: Sequence[Job]) -> list[Update]:
+    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
         self.work.module.train()
-        return [self._train(job) for job in jobs]
+        return [self._train(work, job) for work, job in tasks]
 
-    def _train(self, job: Job) -> Update:
-        rule, lr = self.work.rule, self.work.rule.lr * job.rate
-        y, state = job.x, rule.begin(job.x, job.extra, self.work.kept_by(job))
-        batches, counts = self.work.plan(job)
-        with replayable(job.seed, self.work.device):
+    def _train(self, work: Work, job: Job) -> Outcome:
+        rule, lr = work.rule, work.rule.lr * job.rate
+        y, state = job.x, rule.begin(job.x, job.extra, work.kept_by(job))
+        batches, counts = work.plan(job)
+        with replayable(job.seed, work.device):
             for batch, count in zip(batches, counts, strict=True):
-                g = self._gradient(y, torch.from_numpy(batch[:count]).to(self.work.device))
+                g = self._gradient(y, torch.from_numpy(batch[:count]).to(work.device))
                 y, state = rule.step(y, g, job.x, lr, state)
         sent, kept = rule.finish(y, job.x, lr, float(job.steps), state)
-        return self.work.update(job, y - job.x, sent, kept)
+        delta = y - job.x
+        return outcome((work, job), bool(torch.isfinite(delta.sum())), delta, sent, kept)
 
     def _gradient(self, y: Tensor, batch: Tensor) -> Tensor:
         module, layout = self.work.module, self.work.layout

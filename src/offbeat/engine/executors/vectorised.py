@@ -1,92 +1,112 @@
-"""All clients at once: parameters stacked (n, d), one forward pass for the whole stack by `torch.func`.
+"""All clients at once: parameters stacked (n, d), one forward pass for the whole stack.
 
 Clients that do fewer steps than others and batches that are shorter than others are masked: the stack is sorted by
-number of steps, so those still at work are its first rows, and padding examples have weight zero in the loss.
+falling number of steps, so those still at work are always its first rows, and padding has weight zero in the loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call, vmap
-from torch.nn.functional import cross_entropy
 
-from offbeat.clients import State
-from offbeat.engine.executors.base import Executor, replayable
+from offbeat.clients import ClientRule, State
+from offbeat.engine.executors.base import Executor, Outcome, Task, outcome, replayable
+from offbeat.engine.executors.program import Program
+from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.work import Work
-from offbeat.messages import Job, Update
 from offbeat.seeds import key
 
 
 class Vectorised(Executor):
+    """On a CPU step by step; on a GPU the step is compiled and captured once for each size of a stack."""
+
     def __init__(self, work: Work) -> None:
         super().__init__(work)
+        self.stack = Stack(work)
+        self.program: Program | None = None
 
-        def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(work.module, parameters, (x,))
-            return outputs
-
-        self._forward = vmap(forward, randomness="different")
-
-    def train(self, jobs: Sequence[Job]) -> list[Update]:
-        if not jobs:
-            return []
+    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
         self.work.module.train()
-        order = sorted(range(len(jobs)), key=lambda i: -jobs[i].steps)
-        updates = dict(zip(order, self._train([jobs[i] for i in order]), strict=True))
-        return [updates[i] for i in range(len(jobs))]
+        outcomes: dict[int, Outcome] = {}
+        for places in alike([work.rule for work, _ in tasks]):
+            order = sorted(places, key=lambda i: -tasks[i][1].steps)
+            outcomes |= zip(order, self._train([tasks[i] for i in order]), strict=True)
+        return [outcomes[i] for i in range(len(tasks))]
 
-    def _train(self, jobs: Sequence[Job]) -> list[Update]:
-        """Train jobs that are sorted by falling number of steps."""
-        rule = self.work.rule
+    def _train(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """Train tasks of like rules, sorted by falling number of steps."""
+        rule, jobs = tasks[0][0].rule, [job for _, job in tasks]
         x = torch.stack([job.x for job in jobs])
-        lr = x.new_tensor([[rule.lr * job.rate] for job in jobs])
+        lr = x.new_tensor([[work.rule.lr * job.rate] for work, job in tasks])
         steps = np.array([job.steps for job in jobs])
-        y, state = x.clone(), rule.begin(x, _stack(job.extra for job in jobs), _stack(map(self.work.kept_by, jobs)))
-        batches, weights = self._plan(jobs)
+        state = rule.begin(x, _stack(job.extra for job in jobs), _stack(work.kept_by(job) for work, job in tasks))
         with replayable(key(*(job.seed for job in jobs)), self.work.device):
-            for t in range(int(steps[0])):
-                n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
-                g = self.gradient(y[:n], batches[t, :n], weights[t, :n])
-                rows: State = {name: value[:n] for name, value in state.items()}
-                y[:n], after = rule.step(y[:n], g, x[:n], lr[:n], rows)
-                for name, value in after.items():
-                    if value is not rows[name]:
-                        state[name][:n] = value
+            y, state = self._steps(rule, x, lr, steps, state, *plan(tasks))
         sent, kept = rule.finish(y, x, lr, x.new_tensor(steps)[:, None], state)
+        finite = torch.isfinite(y.sum(dim=1)).tolist()  # waits for the device, once a stack
         # Each row its own memory: one slow update in flight must not keep the whole stack alive.
-        return [
-            self.work.update(
-                job, delta.clone(), *({k: v[row].clone() for k, v in part.items()} for part in (sent, kept))
-            )
-            for row, (job, delta) in enumerate(zip(jobs, y - x, strict=True))
-        ]
+        for row, task in enumerate(tasks):
+            parts = ({name: value[row].clone() for name, value in part.items()} for part in (sent, kept))
+            yield outcome(task, finite[row], y[row] - x[row], *parts)
 
-    def gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
-        """(n, d): each row's gradient of its weighted loss over its row of `batch`.
+    def _steps(
+        self, rule: ClientRule, x: Tensor, lr: Tensor, steps: NDArray[np.int64], state: State,
+        batches: NDArray[np.int64], counts: NDArray[np.int64],
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        if self.work.device.type == "cuda":
+            if self.program is None or not self.program.fits(rule, x, batches, state):
+                self.program = None  # its memory is free before the next one's is taken
+                self.program = Program(self.stack.loss, rule, x, batches, state, dynamic=True)
+            return self.program.run(x, lr, steps, state, batches, counts)
+        y, index, weights = x.clone(), torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
+        for t in range(int(steps[0])):
+            n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
+            g = self.stack.gradient(y[:n], index[t, :n], weights[t, :n])
+            rows: State = {name: value[:n] for name, value in state.items()}
+            y[:n], after = rule.step(y[:n], g, x[:n], lr[:n], rows)
+            for name, value in after.items():
+                if value is not rows[name]:
+                    state[name][:n] = value
+        return y, state
 
-        No row's loss depends on another row, so the gradient of the sum is the stack of the gradients.
-        """
-        y = y.detach().requires_grad_()
-        outputs = self._forward(self.work.layout.unflatten(y), self.work.inputs(batch))
-        losses = cross_entropy(outputs.flatten(0, 1), self.work.y[batch].flatten(), reduction="none")
-        (g,) = torch.autograd.grad(losses.dot(weight.flatten()), y)
-        return g
 
-    def _plan(self, jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
-        """Indices (steps, n, B) and weights 1/count, zero for padding."""
-        plans = [self.work.plan(job) for job in jobs]
-        width = max(batches.shape[1] for batches, _ in plans)
-        batches = np.zeros((jobs[0].steps, len(jobs), width), dtype=np.int64)
-        weights = np.zeros(batches.shape)
-        for row, (indices, counts) in enumerate(plans):
-            batches[: len(indices), row, : indices.shape[1]] = indices
-            weights[: len(indices), row] = (np.arange(width) < counts[:, None]) / counts[:, None]
-        device, dtype = self.work.device, jobs[0].x.dtype
-        return torch.from_numpy(batches).to(device), torch.from_numpy(weights).to(device, dtype)
+def alike(rules: Sequence[ClientRule]) -> list[list[int]]:
+    """Places of the rules that can step together: equal but for the rate, which is each row's own."""
+    groups: dict[ClientRule, list[int]] = {}
+    known: dict[int, ClientRule] = {}
+    for place, rule in enumerate(rules):
+        if id(rule) not in known:
+            known[id(rule)] = dataclasses.replace(rule, lr=1.0)
+        groups.setdefault(known[id(rule)], []).append(place)
+    return list(groups.values())
+
+
+def plan(tasks: Sequence[Task]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices into the data set (most steps, n, B), and how many of each row count (most steps, n)."""
+    works = {id(work): work for work, _ in tasks}
+    parts = []
+    for name, work in works.items():
+        rows = [row for row, task in enumerate(tasks) if id(task[0]) == name]
+        parts.append((rows, *work.plans([tasks[row][1] for row in rows])))
+    if len(parts) == 1:
+        return parts[0][1:]
+    most, width = max(p[1].shape[0] for p in parts), max(p[1].shape[2] for p in parts)
+    batches, counts = np.zeros((most, len(tasks), width), dtype=np.int64), np.zeros((most, len(tasks)), dtype=np.int64)
+    for rows, index, count in parts:
+        batches[: len(index), rows, : index.shape[2]] = index
+        counts[: len(count), rows] = count
+    return batches, counts
+
+
+def shares(batches: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Weights 1/count, zero for padding, in the shape of the batches."""
+    inside = np.arange(batches.shape[2]) < counts[..., None]
+    return inside / np.maximum(counts, 1)[..., None]
 
 
 def _stack(rows: Iterable[Mapping[str, Tensor]]) -> State:

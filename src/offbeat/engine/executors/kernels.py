@@ -1,0 +1,97 @@
+"""The tiles of `convolution`, in Triton.  Capitals are sizes, as in its documentation; those in the signature's second
+line are known when the kernel is compiled."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _products(
+    x, table, out, pixels, H, W,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """out[m, o] = Σ_k patch(x)[m, k]·table[k, o] for a tile of one client's pixels m = (image, row, column)."""
+    client = tl.program_id(1)
+    K: tl.constexpr = KH * KW * C
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.program_id(2) * BN + tl.arange(0, BN)
+    row, column = (m // W) % H, m % W
+    start = client.to(tl.int64) * pixels
+    image = x + start * C
+    kernel = table + client.to(tl.int64) * K * N
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        tap, c = k // C, k % C
+        dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
+        y_, x_ = row[:, None] + dy[None, :], column[:, None] + dx[None, :]
+        inside = (m[:, None] < pixels) & (k[None, :] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
+        place = (m[:, None] + (dy * W + dx)[None, :]) * C + c[None, :]
+        a = tl.load(image + place, mask=inside, other=0.0)
+        b = tl.load(kernel + k[:, None] * N + o[None, :], mask=(k[:, None] < K) & (o[None, :] < N), other=0.0)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    kept = (m[:, None] < pixels) & (o[None, :] < N)
+    tl.store(out + (start + m[:, None]) * N + o[None, :], total.to(out.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _weights(
+    x, g, sums, pixels, share, clients, H, W,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """sums[part, k, o] = Σ_m patch(x)[m, k]·g[m, o] over the pixels m of a part of one client's batch.
+
+    The sum runs over pixels, so both factors lie with the pixels of a channel side by side: (image, channel, pixel).
+    """
+    client, part = tl.program_id(1) % clients, tl.program_id(1) // clients
+    K: tl.constexpr = KH * KW * C
+    BLOCKS: tl.constexpr = (N + BN - 1) // BN
+    k = tl.program_id(0) // BLOCKS * BK + tl.arange(0, BK)
+    o = tl.program_id(0) % BLOCKS * BN + tl.arange(0, BN)
+    tap, c = k // C, k % C
+    dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
+    area = H * W
+    start = client.to(tl.int64) * pixels
+    image, slope = x + start * C, g + start * N
+    total = tl.zeros((BK, BN), dtype=tl.float32)
+    for m0 in range(0, share, BM):
+        m = part * share + m0 + tl.arange(0, BM)
+        pixel, which = m % area, m // area
+        row, column = pixel // W, pixel % W
+        y_, x_ = row[None, :] + dy[:, None], column[None, :] + dx[:, None]
+        inside = (m[None, :] < pixels) & (k[:, None] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
+        place = (which[None, :] * C + c[:, None]) * area + pixel[None, :] + (dy * W + dx)[:, None]
+        a = tl.load(image + place, mask=inside, other=0.0)
+        place = (which[None, :] * N + o[:, None]) * area + pixel[None, :]
+        b = tl.load(slope + place, mask=(m[None, :] < pixels) & (o[:, None] < N), other=0.0)
+        total = tl.dot(a, tl.trans(b), total, input_precision=PRECISION)
+    place = ((part * clients + client).to(tl.int64) * K + k[:, None]) * N + o[None, :]
+    tl.store(sums + place, total, mask=(k[:, None] < K) & (o[None, :] < N))
+
+
+def products(x: Tensor, table: Tensor, out: Tensor, kh: int, kw: int, precision: str) -> None:
+    """Images (n·B, C, H, W) and out (n·B, O, H, W), both channels-last; table (n, kh·kw·C, O)."""
+    n, _, columns = table.shape
+    images, channels, height, width = x.shape
+    pixels = images // n * height * width
+    bm, bn = 256, max(16, min(64, triton.next_power_of_2(columns)))
+    grid = (triton.cdiv(pixels, bm), n, triton.cdiv(columns, bn))
+    _products[grid](x, table, out, pixels, height, width, channels, columns, kh, kw, bm, bn, 32, precision,
+                    num_warps=8, num_stages=3)  # fmt: skip
+
+
+def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, n: int, kh: int, kw: int, precision: str) -> None:
+    """Images and slopes as (n·B, channels, H, W), contiguous; sums (parts, n, kh·kw·C, O)."""
+    images, channels, height, width = x.shape
+    parts, _, taps, out = sums.shape
+    pixels = images // n * height * width
+    bm, bn, bk = 64, max(16, min(64, triton.next_power_of_2(out))), 64
+    share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
+    grid = (triton.cdiv(taps, bk) * triton.cdiv(out, bn), n * parts, 1)
+    _weights[grid](x, g, sums, pixels, share, n, height, width, channels, out, kh, kw, bm, bn, bk, precision,
+                   num_warps=4, num_stages=3)  # fmt: skip

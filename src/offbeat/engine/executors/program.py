@@ -1,0 +1,148 @@
+"""A local step on the GPU as one fixed program: compiled by `torch.compile`, captured as a CUDA graph, replayed.
+
+The program works on memory of its own that never moves: models, plan of batches, and a counter of steps on the device.
+A replay is a single launch, so the host has nothing to do between two steps.  A stack is padded to one of a few sizes
+(`LADDER`), so that nothing is captured anew in the middle of a run; rows that have done all their steps stay still.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from offbeat.clients import ClientRule, State
+
+LADDER = [1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+Integers = NDArray[np.int64]
+
+
+def padded(rows: int) -> int:
+    """The next size of the ladder."""
+    return LADDER[bisect.bisect_left(LADDER, rows)] if rows <= LADDER[-1] else rows
+
+
+class Program:
+    def __init__(
+        self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, *, dynamic: bool
+    ) -> None:
+        steps, rows, width = 1 << (len(batches) - 1).bit_length(), padded(len(x)), batches.shape[2]
+        self.rule = dataclasses.replace(rule, lr=1.0)
+        self.x, self.y = x.new_zeros((rows, x.shape[1])), x.new_zeros((rows, x.shape[1]))
+        self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
+        self.state: State = {name: value.new_zeros((rows, value.shape[1])) for name, value in state.items()}
+        self.batches = torch.zeros((steps, rows, width), dtype=torch.int64, device=x.device)
+        self.weights = x.new_zeros((steps, rows, width))
+        self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
+        self.dynamic = dynamic  # one compilation for stacks of all sizes
+        self._loss, self._advance = _compiled(loss), _compiled(self._next)
+        self._graphs: dict[int, Any] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def fits(self, rule: ClientRule, x: Tensor, batches: Integers, state: State) -> bool:
+        """Whether such a stack can be run on this program's memory."""
+        steps, rows, width = self.batches.shape
+        return (
+            self.rule == dataclasses.replace(rule, lr=1.0)
+            and len(x) <= rows
+            and len(batches) <= steps
+            and batches.shape[2] <= width
+            and state.keys() == self.state.keys()
+        )
+
+    def run(
+        self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers
+    ) -> tuple[Tensor, State]:
+        """y and state after each row's number of steps, which falls from row to row.  Read them before the next run."""
+        n = self.load(x, lr, steps, state, batches, counts)
+        for t in range(int(steps[0])):
+            self.step(padded(int(np.searchsorted(-steps, -t))))
+        return self.y[:n], {name: value[:n] for name, value in self.state.items()}
+
+    def load(self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers) -> int:
+        """Copy a stack into place."""
+        n, (most, _, width) = len(x), batches.shape
+        for size in {padded(int(np.searchsorted(-steps, -t))) for t in range(most)}:
+            self._prepare(size)
+        self.x[:n], self.y[:n], self.lr[:n] = x, x, lr
+        self.steps.zero_()
+        self.steps[:n, 0] = torch.from_numpy(steps)
+        for name, value in state.items():
+            self.state[name][:n] = value
+        self.batches[:most, :n, :width].copy_(torch.from_numpy(batches))
+        self.weights.zero_()
+        inside = np.arange(width) < counts[..., None]
+        self.weights[:most, :n, :width].copy_(torch.from_numpy(inside / np.maximum(counts, 1)[..., None]))
+        self.t.zero_()
+        return n
+
+    def step(self, size: int) -> None:
+        """The next step of the first `size` rows."""
+        self._graphs[size].replay()
+
+    def _prepare(self, size: int) -> None:
+        """Compile and capture the step for stacks of this size, on rows that do not move: they have no steps to do."""
+        if size in self._graphs:
+            return
+        self.steps.zero_()
+        self.t.zero_()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._step(size)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self._step(size)
+        self._graphs[size] = graph
+
+    def _step(self, size: int) -> None:
+        y = self.y[:size].detach().requires_grad_()
+        t = self.t.remainder(len(self.batches))
+        batch, weight = (table.index_select(0, t)[0, :size] for table in (self.batches, self.weights))
+        if self.dynamic and size > 1:
+            for tensor in (y, batch, weight):
+                torch._dynamo.mark_dynamic(tensor, 0)
+        (g,) = torch.autograd.grad(self._loss(y, batch, weight), y)
+        names = list(self.state)
+        self._advance(
+            self.y[:size], g, self.x[:size], self.lr[:size], self.steps[:size] > self.t,
+            [self.state[name][:size] for name in names],
+        )  # fmt: skip
+        self.t.add_(1)
+
+    def _next(self, y: Tensor, g: Tensor, x: Tensor, lr: Tensor, on: Tensor, rows: list[Tensor]) -> None:
+        """The rule's step, in place, for rows that still have steps to do."""
+        state = dict(zip(self.state, rows, strict=True))
+        after, new = self.rule.step(y, g, x, lr, state)
+        for name, value in new.items():
+            state[name].copy_(torch.where(on, value, state[name]))
+        y.copy_(torch.where(on, after, y))
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled at the first call; where that fails, as it is, with one warning."""
+    fast: Callable[..., Any] | None = torch.compile(function)
+
+    def call(*arguments: Any) -> Any:
+        nonlocal fast
+        if fast is not None:
+            try:
+                return fast(*arguments)
+            except Exception as error:  # whatever a compiler may raise
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                warnings.warn(f"torch.compile failed, so steps run uncompiled: {reason}", RuntimeWarning, stacklevel=2)
+                fast = None
+        return function(*arguments)
+
+    return call

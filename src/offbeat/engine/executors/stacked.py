@@ -1,0 +1,160 @@
+"""One module for many models: its layers take stacked parameters (n, …) and batches of all clients in a row (n·B, …).
+
+Whatever has no parameters (activations, pooling, a residual sum) treats the first dimension as a batch and needs no
+change.  The few kinds of layers that have some get a stacked form here, made of batched matrix products and grouped
+convolutions.  That is the same mathematics as `torch.vmap` without its interpreter, and a plain program to compile.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.functional import conv2d, cross_entropy, group_norm, layer_norm
+
+from offbeat.engine.executors import convolution
+from offbeat.engine.work import Work
+
+
+class Stack:
+    """The losses of a stack of models (n, d), each on its own row of a batch (n, B)."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.images = work.device.type == "cuda" and len(work.data.dataset.shape) == 3
+        twin = stacked(work.module)
+        self._twin = twin if twin is not None and self._agrees(twin) else None
+
+        def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+            outputs: Tensor = functional_call(work.module, parameters, (x,))
+            return outputs
+
+        self._vmapped = vmap(forward, randomness="different")
+
+    def loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
+        """Σ over the rows of each one's weighted mean loss."""
+        work = self.work
+        inputs = work.inputs(batch)
+        with torch.autocast(work.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
+            outputs = self._forward(work.layout.unflatten(y), inputs)
+        losses = cross_entropy(outputs.flatten(0, 1).to(y.dtype), work.y[batch].flatten(), reduction="none")
+        return losses.dot(weight.flatten())
+
+    def gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
+        """(n, d): no row's loss depends on another row, so the gradient of the sum is the stack of the gradients."""
+        y = y.detach().requires_grad_()
+        (g,) = torch.autograd.grad(self.loss(y, batch, weight), y)
+        return g
+
+    def _forward(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        if self._twin is None:
+            return self._vmapped(parameters, inputs)
+        merged = inputs.flatten(0, 1)
+        if self.images:
+            merged = merged.contiguous(memory_format=torch.channels_last)
+        outputs: Tensor = functional_call(self._twin, parameters, (merged,))
+        return outputs.view(*inputs.shape[:2], -1)
+
+    @torch.no_grad()
+    def _agrees(self, twin: nn.Module) -> bool:
+        """Whether the stacked module computes what the module does; one that looks at its batch's size may not."""
+        work = self.work
+        x = work.layout.read(work.module)
+        y = torch.stack([x, 0.9 * x, 1.1 * x])
+        inputs = work.inputs(torch.arange(6, device=work.device).remainder(len(work.x)).view(3, 2))
+        modes = work.module.training, twin.training
+        work.module.eval(), twin.eval()
+        try:
+            together = functional_call(twin, work.layout.unflatten(y), (inputs.flatten(0, 1),)).view(3, 2, -1)
+            alone = [functional_call(work.module, work.layout.unflatten(row), (inputs[i],)) for i, row in enumerate(y)]
+            return torch.allclose(together, torch.stack(alone), rtol=1e-2, atol=1e-3)
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return False
+        finally:
+            work.module.train(modes[0]), twin.train(modes[1])
+
+
+def stacked(module: nn.Module) -> nn.Module | None:
+    """A copy that is to be called with stacked parameters by `functional_call`; None where a layer is not known."""
+    owners = [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
+    if not all(type(m) in _STACKED and _plain(m) for m in owners):
+        return None
+    twin = copy.deepcopy(module)
+    for layer in list(twin.modules()):
+        if type(layer) in _STACKED:
+            layer.__class__ = _STACKED[type(layer)]
+    return twin
+
+
+def _plain(layer: nn.Module) -> bool:
+    """Whether the layer is used as the stacked forms expect it."""
+    if isinstance(layer, nn.Conv2d):
+        return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    if isinstance(layer, nn.Embedding):
+        return layer.max_norm is None and layer.padding_idx is None and not layer.scale_grad_by_freq
+    return True
+
+
+class _Linear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        n, out, _ = self.weight.shape
+        rows = x.reshape(n, -1, x.shape[-1])
+        weight = self.weight.transpose(1, 2)
+        y = torch.bmm(rows, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], rows, weight)
+        return y.view(*x.shape[:-1], out)
+
+
+class _Conv2d(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        n, out = self.weight.shape[:2]
+        if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
+            y = convolution.stacked_conv2d(x, self.weight)
+            return y if self.bias is None else y + self.bias.repeat_interleave(len(x) // n, 0)[:, :, None, None]
+        batch, (channels, height, width) = len(x) // n, x.shape[1:]
+        side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
+        bias = None if self.bias is None else self.bias.flatten()
+        y = conv2d(side, self.weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, n * self.groups)
+        return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])
+
+
+class _GroupNorm(nn.GroupNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        y = group_norm(x, self.num_groups, None, None, self.eps)
+        return _scaled(y, self.weight, self.bias, (-1, *(1,) * (x.ndim - 2)))
+
+
+class _LayerNorm(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        y = layer_norm(x, self.normalized_shape, None, None, self.eps)
+        return _scaled(
+            y, self.weight, self.bias, (*(1,) * (x.ndim - 1 - len(self.normalized_shape)), *self.normalized_shape)
+        )
+
+
+class _Embedding(nn.Embedding):
+    def forward(self, x: Tensor) -> Tensor:
+        n, words, size = self.weight.shape
+        shift = torch.arange(n, device=x.device).mul(words).view(n, *(1,) * x.ndim)
+        places = x.view(n, len(x) // n, *x.shape[1:]) + shift
+        return self.weight.reshape(n * words, size)[places].flatten(0, 1)
+
+
+def _scaled(y: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """y·weight + bias, every client's rows with its own."""
+    if weight is None:
+        return y
+    n = len(weight)
+    rows = y.view(n, len(y) // n, *y.shape[1:])
+    rows = rows * weight.view(n, 1, *shape)
+    return (rows if bias is None else rows + bias.view(n, 1, *shape)).view_as(y)
+
+
+_STACKED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: _Linear,
+    nn.Conv2d: _Conv2d,
+    nn.GroupNorm: _GroupNorm,
+    nn.LayerNorm: _LayerNorm,
+    nn.Embedding: _Embedding,
+}
