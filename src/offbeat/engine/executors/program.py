@@ -33,7 +33,7 @@ def padded(rows: int) -> int:
 
 class Program:
     def __init__(
-        self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, *, dynamic: bool
+        self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, compiled: bool
     ) -> None:
         steps, rows, width = 1 << (len(batches) - 1).bit_length(), padded(len(x)), batches.shape[2]
         self.rule = dataclasses.replace(rule, lr=1.0)
@@ -43,8 +43,7 @@ class Program:
         self.batches = torch.zeros((steps, rows, width), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
-        self.dynamic = dynamic  # one compilation for stacks of all sizes
-        self._loss, self._advance = _compiled(loss), _compiled(self._next)
+        self._loss, self._advance = (_compiled(f) if compiled else f for f in (loss, self._next))
         self._graphs: dict[int, Any] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -110,9 +109,8 @@ class Program:
         y = self.y[:size].detach().requires_grad_()
         t = self.t.remainder(len(self.batches))
         batch, weight = (table.index_select(0, t)[0, :size] for table in (self.batches, self.weights))
-        if self.dynamic and size > 1:
-            for tensor in (y, batch, weight):
-                torch._dynamo.mark_dynamic(tensor, 0)
+        for tensor in (y, batch, weight) if size > 1 else ():
+            torch._dynamo.mark_dynamic(tensor, 0)  # one compilation for stacks of all sizes
         (g,) = torch.autograd.grad(self._loss(y, batch, weight), y)
         names = list(self.state)
         self._advance(

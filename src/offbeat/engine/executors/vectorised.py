@@ -25,9 +25,9 @@ from offbeat.seeds import key
 class Vectorised(Executor):
     """On a CPU step by step; on a GPU the step is compiled and captured once for each size of a stack."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, compiled: bool = True) -> None:
         super().__init__(work)
-        self.stack = Stack(work)
+        self.stack, self.compiled = Stack(work), compiled
         self.program: Program | None = None
 
     def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
@@ -44,7 +44,7 @@ class Vectorised(Executor):
         x = torch.stack([job.x for job in jobs])
         lr = x.new_tensor([[work.rule.lr * job.rate] for work, job in tasks])
         steps = np.array([job.steps for job in jobs])
-        state = rule.begin(x, _stack(job.extra for job in jobs), _stack(work.kept_by(job) for work, job in tasks))
+        state = rule.begin(x, rows(job.extra for job in jobs), rows(work.kept_by(job) for work, job in tasks))
         with replayable(key(*(job.seed for job in jobs)), self.work.device):
             y, state = self._steps(rule, x, lr, steps, state, *plan(tasks))
         sent, kept = rule.finish(y, x, lr, x.new_tensor(steps)[:, None], state)
@@ -61,16 +61,16 @@ class Vectorised(Executor):
         if self.work.device.type == "cuda":
             if self.program is None or not self.program.fits(rule, x, batches, state):
                 self.program = None  # its memory is free before the next one's is taken
-                self.program = Program(self.stack.loss, rule, x, batches, state, dynamic=True)
+                self.program = Program(self.stack.loss, rule, x, batches, state, self.compiled)
             return self.program.run(x, lr, steps, state, batches, counts)
         y, index, weights = x.clone(), torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
         for t in range(int(steps[0])):
             n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
             g = self.stack.gradient(y[:n], index[t, :n], weights[t, :n])
-            rows: State = {name: value[:n] for name, value in state.items()}
-            y[:n], after = rule.step(y[:n], g, x[:n], lr[:n], rows)
+            before: State = {name: value[:n] for name, value in state.items()}
+            y[:n], after = rule.step(y[:n], g, x[:n], lr[:n], before)
             for name, value in after.items():
-                if value is not rows[name]:
+                if value is not before[name]:
                     state[name][:n] = value
         return y, state
 
@@ -91,15 +91,15 @@ def plan(tasks: Sequence[Task]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     works = {id(work): work for work, _ in tasks}
     parts = []
     for name, work in works.items():
-        rows = [row for row, task in enumerate(tasks) if id(task[0]) == name]
-        parts.append((rows, *work.plans([tasks[row][1] for row in rows])))
+        own = [row for row, task in enumerate(tasks) if id(task[0]) == name]
+        parts.append((own, *work.plans([tasks[row][1] for row in own])))
     if len(parts) == 1:
         return parts[0][1:]
     most, width = max(p[1].shape[0] for p in parts), max(p[1].shape[2] for p in parts)
     batches, counts = np.zeros((most, len(tasks), width), dtype=np.int64), np.zeros((most, len(tasks)), dtype=np.int64)
-    for rows, index, count in parts:
-        batches[: len(index), rows, : index.shape[2]] = index
-        counts[: len(count), rows] = count
+    for own, index, count in parts:
+        batches[: len(index), own, : index.shape[2]] = index
+        counts[: len(count), own] = count
     return batches, counts
 
 
@@ -109,7 +109,7 @@ def shares(batches: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.
     return inside / np.maximum(counts, 1)[..., None]
 
 
-def _stack(rows: Iterable[Mapping[str, Tensor]]) -> State:
-    """Rows of named vectors → named (n, d)."""
-    listed = list(rows)
+def rows(vectors: Iterable[Mapping[str, Tensor]]) -> State:
+    """Named vectors of each row → named (n, d)."""
+    listed = list(vectors)
     return {name: torch.stack([row[name] for row in listed]) for name in listed[0]}
