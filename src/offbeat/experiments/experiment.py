@@ -227,7 +227,7 @@ class Experiment(Options):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(self.seed, "model") >> 1)
             try:
-                module = copy.deepcopy(self.model.build(dataset.shape, dataset.classes))
+                module = copy.deepcopy(self.model.build(dataset.shape, dataset.classes, dataset.vocabulary))
             except ConfigError as error:
                 raise error.within("model") from None
         check_module(module, dataset)
