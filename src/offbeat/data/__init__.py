@@ -2,8 +2,8 @@
 
 from offbeat.data.dataset import Dataset, Federated, from_arrays, from_datasets
 from offbeat.data.files import data_dir
-from offbeat.data.partition import IID, PARTITIONS, Classes, Dirichlet, Partition, Quantity
-from offbeat.data.sources import CIFAR10, DATASETS, MNIST, Digits, FashionMNIST, Source, Synthetic
+from offbeat.data.partition import IID, PARTITIONS, ByOwner, Classes, Dirichlet, Partition, Quantity
+from offbeat.data.sources import CIFAR10, DATASETS, MNIST, Digits, FashionMNIST, Shakespeare, Source, Synthetic
 
 __all__ = [
     "CIFAR10",
@@ -11,6 +11,7 @@ __all__ = [
     "IID",
     "MNIST",
     "PARTITIONS",
+    "ByOwner",
     "Classes",
     "Dataset",
     "Digits",
@@ -19,6 +20,7 @@ __all__ = [
     "Federated",
     "Partition",
     "Quantity",
+    "Shakespeare",
     "Source",
     "Synthetic",
     "data_dir",
