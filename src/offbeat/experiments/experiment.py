@@ -19,7 +19,7 @@ from offbeat.algorithms.network import Network
 from offbeat.algorithms.optimisers import Plain
 from offbeat.clients import CLIENTS, SGD, ClientRule, Dyn
 from offbeat.compression import Compression, RandomK, Raw, TopK
-from offbeat.data import IID, ByOwner, Dataset, Digits, Federated, Partition, Source, data_dir
+from offbeat.data import IID, Augment, ByOwner, Dataset, Digits, Federated, Partition, Source, data_dir
 from offbeat.engine import (
     DISPATCHES,
     EXECUTORS,
@@ -49,10 +49,17 @@ class Data(Options):
     """Number of clients; with a partition that is a list of indices it follows from the list, and with `natural` all
     owners are clients unless fewer are asked for."""
     partition: Partition = field(default_factory=IID)
+    augment: Augment | None = None
+    """What is done to the images of every batch in training."""
 
     def load(self, folder: pathlib.Path, seed: int) -> Federated:
         """Read the data and divide it; the division depends on the seed."""
         dataset = _read(self.source, folder)
+        if self.augment is not None:
+            try:
+                self.augment.check(dataset)
+            except ConfigError as error:
+                raise error.within("data.augment") from None
         marks = self._marks(dataset)
         fixed = self.partition.fixed if isinstance(self.partition, OwnPartition) else None
         if self.clients is not None and fixed is not None and self.clients != fixed:
