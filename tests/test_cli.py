@@ -99,12 +99,15 @@ def test_presets(toml: str) -> None:
 
 def test_list() -> None:
     names = json.loads(offbeat("list", "--json").output)
-    for kind in ("algorithms", "datasets", "partitions", "models", "delays", "presets"):
+    for kind in ("algorithms", "datasets", "partitions", "augmentations", "models", "delays", "presets"):
         assert names[kind]
         assert all(isinstance(name, str) for name in names[kind])
     assert names["algorithms"] == list(ALGORITHMS)
     assert names["presets"][0] == "digits-demo"
     assert {"afl-mnist-lr", "ca2fl-cifar10-cnn"} <= set(names["presets"])
+    assert {"resnet18", "convmixer", "lstm"} <= set(names["models"])
+    assert ("shakespeare" in names["datasets"], "natural" in names["partitions"]) == (True, True)
+    assert names["augmentations"] == ["crop-flip"]
     assert "mf-ca2fl" in offbeat("list").output
 
 

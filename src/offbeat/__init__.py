@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from offbeat.clients import Scaffold as Scaffold
     from offbeat.compression import Compression as Compression
     from offbeat.data import IID as IID
+    from offbeat.data import ByOwner as ByOwner
     from offbeat.data import Classes as Classes
+    from offbeat.data import CropFlip as CropFlip
     from offbeat.data import Dataset as Dataset
     from offbeat.data import Dirichlet as Dirichlet
     from offbeat.data import Quantity as Quantity
@@ -80,7 +82,7 @@ _ROOMS = {
     "FedPer FedYogi",
     "offbeat.clients": "SGD ClientRule Dyn Prox Scaffold",
     "offbeat.compression": "Compression",
-    "offbeat.data": "IID Classes Dataset Dirichlet Quantity from_arrays from_datasets",
+    "offbeat.data": "IID ByOwner Classes CropFlip Dataset Dirichlet Quantity from_arrays from_datasets",
     "offbeat.engine": "Anarchic Available Buffered KeepBusy PerArrival Periodic Rounds",
     "offbeat.experiments.api": "execute resume run",
     "offbeat.experiments.experiment": "Evaluation Experiment",

@@ -179,7 +179,7 @@ def list_(as_json: bool) -> None:
     from offbeat.algorithms import ALGORITHMS, OPTIMISERS, STALENESS, TOPOLOGIES
     from offbeat.clients import CLIENTS
     from offbeat.compression import CODECS
-    from offbeat.data import DATASETS, PARTITIONS
+    from offbeat.data import AUGMENTS, DATASETS, PARTITIONS
     from offbeat.engine import DISPATCHES
     from offbeat.experiments.presets import PRESETS
     from offbeat.memory import MEMORIES
@@ -197,6 +197,7 @@ def list_(as_json: bool) -> None:
         "dispatches": list(DISPATCHES),
         "datasets": list(DATASETS),
         "partitions": list(PARTITIONS),
+        "augmentations": list(AUGMENTS),
         "models": list(MODELS),
         "delays": list(DELAYS),
         "availabilities": list(AVAILABILITIES),

@@ -125,6 +125,44 @@ def test_from_arrays_blames_the_empty_part_also_when_it_counts_the_classes() -> 
     assert "test data: 0 examples" in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
+def test_tokens_stay_integers(dtype: Any) -> None:
+    x = np.array([[0, 4], [2, 3]], dtype=dtype)
+    data = from_arrays(x, [0, 1], x[:1], [1], vocabulary=5)
+    assert data.x.dtype == (torch.uint8 if dtype is np.uint8 else torch.int64), "a byte a token is kept as that"
+    seen = data.prepare(data.x[None])
+    assert seen.dtype == torch.int64
+    assert seen.tolist() == [[[0, 4], [2, 3]]]
+    assert from_arrays(x.astype(np.int64), [0, 1], x[:1], [1]).x.dtype == torch.float32, "numbers unless told"
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([[0, 5]], "tokens: 0 to 5, but the vocabulary is 5: 0 to 4"),
+        ([[-1, 2]], "tokens: -1 to 2"),
+        ([[0.0, 1.0]], r"tokens: integers expected \(uint8 or int64\), got torch.float32"),
+    ],
+)
+def test_what_cannot_be_tokens_is_refused(x: Any, message: str) -> None:
+    with pytest.raises(DataError, match="training " + message):
+        from_arrays(x, [0], [[0, 1]], [0], vocabulary=5)
+    with pytest.raises(DataError, match="test " + message):
+        from_arrays([[0, 1]], [0], x, [0], vocabulary=5)
+
+
+def test_owners_are_one_integer_a_training_example() -> None:
+    x = np.zeros((3, 1))
+    owned = from_arrays(x, [0, 1, 0], x, [0, 1, 0], owners=np.array([5, 5, 1], np.int32)).owners
+    assert owned is not None
+    assert owned.tolist() == [5, 5, 1]
+    assert from_arrays(x, [0, 1, 0], x, [0, 1, 0]).owners is None
+    with pytest.raises(DataError, match=r"owners: one integer a training example .* of \[2\] for 3 examples"):
+        from_arrays(x, [0, 1, 0], x, [0, 1, 0], owners=[5, 5])
+    with pytest.raises(DataError, match=r"owners: integers expected, got torch\.float32"):
+        from_arrays(x, [0, 1, 0], x, [0, 1, 0], owners=[0.5, 1.0, 2.0])
+
+
 class Endless(TorchDataset[Any]):
     """Map-style and legal: any index is answered, and only the length says where the end is."""
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from offbeat.data import IID, PARTITIONS, Classes, Dirichlet, Partition, Quantity
+from offbeat.data import IID, PARTITIONS, ByOwner, Classes, Dirichlet, Partition, Quantity
 from offbeat.data.partition import _top_up
 from offbeat.errors import ConfigError
 
@@ -79,6 +79,7 @@ def test_names() -> None:
         ("classes", Classes),
         ("dirichlet", Dirichlet),
         ("iid", IID),
+        ("natural", ByOwner),
         ("quantity", Quantity),
     ]
 
@@ -224,3 +225,24 @@ def test_nobody_gets_the_crumbs() -> None:
         parts = Dirichlet(alpha=0.1, min_size=1).split(labels, 30, np.random.default_rng(seed))
         kinds += [len(set(labels[part].tolist())) for part in parts]
     assert abs(kinds[-1] - kinds[:-1].mean()) < 4 * kinds[:-1].std()
+
+
+def test_by_owner_gives_each_client_what_one_owner_has() -> None:
+    owners = np.array([7, 2, 7, 7, 0, 2])
+    assert [part.tolist() for part in ByOwner().split(owners, 3, rng())] == [[4], [1, 5], [0, 2, 3]]
+
+
+def test_fewer_clients_than_owners_are_drawn_among_them() -> None:
+    owners = rng().permutation(np.repeat(np.arange(40), 5))
+    first, again, other = (ByOwner().split(owners, 10, rng(seed)) for seed in (1, 1, 2))
+    drawn, drawn_too = ([{int(i) for i in owners[part]} for part in parts] for parts in (first, other))
+    assert all(len(who) == 1 for who in drawn)
+    assert len({min(who) for who in drawn}) == 10
+    assert [min(who) for who in drawn] == sorted(min(who) for who in drawn)
+    assert [p.tolist() for p in first] == [p.tolist() for p in again]
+    assert drawn != drawn_too
+
+
+def test_more_clients_than_owners_are_refused() -> None:
+    with pytest.raises(ConfigError, match="the data has 3 owners, too few for 4 clients"):
+        ByOwner().split(np.array([0, 1, 2, 2]), 4, rng())

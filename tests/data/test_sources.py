@@ -13,7 +13,7 @@ import torch
 from tests.data.made_up import Serve, idx, listing, md5
 from tests.support import SHARED
 
-from offbeat.data import CIFAR10, DATASETS, MNIST, Dataset, Digits, FashionMNIST, Synthetic
+from offbeat.data import CIFAR10, DATASETS, MNIST, Dataset, Digits, FashionMNIST, Shakespeare, Synthetic
 from offbeat.errors import ConfigError, DataError
 
 NOWHERE = pathlib.Path("/nowhere")
@@ -186,6 +186,7 @@ def test_names_and_bounds() -> None:
     assert DATASETS["mnist"] is MNIST
     assert DATASETS["fashion-mnist"] is FashionMNIST
     assert DATASETS["cifar10"] is CIFAR10
+    assert DATASETS["shakespeare"] is Shakespeare
     assert DATASETS["synthetic"] is Synthetic
     with pytest.raises(ConfigError, match="noise: -1"):
         Synthetic(noise=-1)

@@ -21,7 +21,8 @@ class Dataset:
     """Labelled examples for training and test.
 
     Images may stay uint8, a quarter of the memory; `prepare` turns them into floats in [0, 1] when a batch is used,
-    and standardises them by channel where a mean and a standard deviation are given.
+    and standardises them by channel where a mean and a standard deviation are given.  With a `vocabulary` inputs are
+    tokens, integers from 0 to vocabulary − 1 that stay integers.
     """
 
     x: Tensor
@@ -31,6 +32,10 @@ class Dataset:
     classes: int
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    vocabulary: int | None = None
+    """How many different tokens there are; None where inputs are numbers."""
+    owners: Tensor | None = None
+    """Whose each training example is, as an integer, where the data itself says so: `natural` divides by it."""
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
@@ -43,6 +48,13 @@ class Dataset:
                 raise DataError(f"{part} labels: {low} to {high}, but there are {self.classes} classes")
             if x.is_floating_point() and not bool(torch.isfinite(x).all()):
                 raise DataError(f"{part} data: not every input is finite")
+            if self.vocabulary is not None:
+                _check_tokens(part, x, self.vocabulary)
+        if self.owners is not None and (self.owners.dtype != torch.int64 or self.owners.shape != self.y.shape):
+            raise DataError(
+                f"owners: one integer a training example expected, got {self.owners.dtype} of "
+                f"{list(self.owners.shape)} for {len(self.y)} examples"
+            )
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) != self.shape[0]:
                 raise DataError(f"{name}: {len(values)} values for {self.shape[0]} channels")
@@ -62,7 +74,9 @@ class Dataset:
         return places[device]
 
     def prepare(self, raw: Tensor) -> Tensor:
-        """(…, *shape) as stored → floats as the model sees them."""
+        """(…, *shape) as stored → floats, or tokens as int64, as the model sees them."""
+        if self.vocabulary is not None:
+            return raw.long()
         x = raw.float() / 255 if raw.dtype == torch.uint8 else raw
         if self.mean is None or self.std is None:
             return x
@@ -70,23 +84,46 @@ class Dataset:
         return (x - x.new_tensor(self.mean).view(spread)) / x.new_tensor(self.std).view(spread)
 
 
-def from_arrays(x: Any, y: Any, test_x: Any, test_y: Any, classes: int | None = None) -> Dataset:
-    """A data set from arrays or tensors.  uint8 inputs are read as 0…255, anything else as it is."""
+def _check_tokens(part: str, x: Tensor, vocabulary: int) -> None:
+    if x.dtype not in (torch.uint8, torch.int64):
+        raise DataError(f"{part} tokens: integers expected (uint8 or int64), got {x.dtype}")
+    low, high = (int(x.min()), int(x.max())) if x.numel() else (0, 0)
+    if low < 0 or high >= vocabulary:
+        raise DataError(f"{part} tokens: {low} to {high}, but the vocabulary is {vocabulary}: 0 to {vocabulary - 1}")
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    test_x: Any,
+    test_y: Any,
+    classes: int | None = None,
+    vocabulary: int | None = None,
+    owners: Any = None,
+) -> Dataset:
+    """A data set from arrays or tensors.
+
+    uint8 inputs are read as 0…255, anything else as it is.  `vocabulary=n` says that inputs are tokens 0 … n − 1, not
+    numbers.  `owners` says whose each training example is, one integer each, for the partition `natural`.
+    """
 
     def inputs(a: Any) -> Tensor:
         t = torch.as_tensor(a)
+        if vocabulary is not None and not t.is_floating_point():
+            return t if t.dtype == torch.uint8 else t.to(torch.int64)
         return t if t.dtype == torch.uint8 else t.to(torch.float32)
 
-    def labels(a: Any) -> Tensor:
+    def labels(a: Any, name: str = "labels") -> Tensor:
         t = torch.as_tensor(a)
         if t.is_floating_point():
-            raise DataError(f"labels: integers expected, got {t.dtype}")
+            raise DataError(f"{name}: integers expected, got {t.dtype}")
         return t.to(torch.int64)
 
     y_, test_y_ = labels(y), labels(test_y)
     if classes is None:
         classes = max((int(part.max()) + 1 for part in (y_, test_y_) if part.numel()), default=0)
-    return Dataset(inputs(x), y_, inputs(test_x), test_y_, classes)
+    whose = None if owners is None else labels(owners, "owners")
+    return Dataset(inputs(x), y_, inputs(test_x), test_y_, classes, vocabulary=vocabulary, owners=whose)
 
 
 class Pairs(Protocol):

@@ -79,3 +79,11 @@ def read_idx(path: pathlib.Path) -> NDArray[np.uint8]:
         return body.reshape(shape)
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
         raise DataError(f"{path} is not a whole IDX file of bytes: {error}") from error
+
+
+def read_text(path: pathlib.Path) -> str:
+    """A text file in UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not a readable text: {error}") from error

@@ -83,6 +83,24 @@ class Quantity(Partition):
         return _top_up(_divide(rng.permutation(len(labels)), clients, self.alpha, rng), self.min_size, rng)
 
 
+@dataclass(kw_only=True, frozen=True)
+class ByOwner(Partition):
+    """Every client has the examples of one owner, as the data itself says; for data that says so.
+
+    All owners are clients, in rising order, or as many as `data.clients` asks for, drawn with the seed.  The test data
+    stays that of all owners.
+    """
+
+    def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
+        """`labels` are the owners of the examples here: this law looks at nothing else."""
+        order = np.argsort(labels, kind="stable")
+        owners, starts = np.unique(labels[order], return_index=True)
+        if clients > len(owners):
+            raise ConfigError(f"the data has {len(owners)} owners, too few for {clients} clients", key="name")
+        parts = np.split(order, starts[1:])
+        return [parts[i] for i in np.sort(rng.permutation(len(owners))[:clients])]
+
+
 def _divide(examples: Indices, clients: int, alpha: float, rng: Rng) -> list[Indices]:
     """Cut in proportions drawn from Dir(alpha).
 
@@ -115,4 +133,5 @@ PARTITIONS: dict[str, type[Partition]] = {
     "dirichlet": Dirichlet,
     "classes": Classes,
     "quantity": Quantity,
+    "natural": ByOwner,
 }

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data import text
 from offbeat.data.dataset import Dataset, from_arrays
-from offbeat.data.files import fetch, find, read_idx
+from offbeat.data.files import fetch, find, read_idx, read_text
 from offbeat.errors import DataError
 from offbeat.options import Count, NonNegative, Options
 from offbeat.seeds import stream
@@ -179,10 +180,54 @@ def _cifar_pickle(path: pathlib.Path) -> tuple[NDArray[np.uint8], NDArray[np.uin
         raise DataError(f"{path} is not a batch of CIFAR-10's python version: {error}") from error
 
 
+@dataclass(kw_only=True, frozen=True)
+class Shakespeare(Source):
+    """Scenes of Shakespeare, 1.1 MB: from 80 characters to the next one.  A role is an owner (partition `natural`).
+
+    As in LEAF (Caldas et al., 2018): its 80 characters (the one "$" of the text is none of them and is left out), line
+    ends as spaces, a window from every character on, the first 80 % of a role's windows for training and the rest for
+    test, except those that overlap what training has predicted; a role without a test window is left out.  Unlike LEAF
+    it is not all of Shakespeare, and the text does not name its plays: roles of one name are one role.
+    """
+
+    min_examples: Count = 1
+    """Windows that a role must have at least, for training and test together."""
+    stride: Count = 1
+    """A window begins every so many characters: more make a smaller data set."""
+
+    address: ClassVar[str] = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/"
+    checksums: ClassVar[dict[str, str]] = {"input.txt": "6fb458f1232090904fb40fe944165e91"}
+    length: ClassVar[int] = 80
+
+    def load(self, folder: pathlib.Path) -> Dataset:
+        place = folder / "shakespeare"
+        paths = find(place, ["input.txt"]) or find(place, ["tinyshakespeare_input.txt"])
+        if paths is None:
+            fetch(place, self.address, self.checksums)
+            paths = [place / "input.txt"]
+        roles = [self._role(said) for said in text.speeches(read_text(paths[0])).values()]
+        kept = [role for role in roles if role is not None]
+        if not kept:
+            raise DataError(f"{paths[0]}: none of {len(roles)} roles says enough for {self.min_examples} examples")
+        owners = np.repeat(np.arange(len(kept)), [len(y) for _, y, _, _ in kept])
+        x, y, test_x, test_y = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+        size = len(text.CHARACTERS)
+        return from_arrays(x, y, test_x, test_y, classes=size, vocabulary=size, owners=owners)
+
+    def _role(self, said: str) -> tuple[text.Tokens, text.Tokens, text.Tokens, text.Tokens] | None:
+        """Training windows and what follows them, test windows and what follows them; None for too small a role."""
+        x, y = text.windows(text.encode(said), self.length, self.stride)
+        end, begin = text.cut(len(y), self.length, self.stride, train=0.8)
+        if len(y) < self.min_examples or begin >= len(y):
+            return None
+        return x[:end], y[:end], x[begin:], y[begin:]
+
+
 DATASETS: dict[str, type[Source]] = {
     "digits": Digits,
     "mnist": MNIST,
     "fashion-mnist": FashionMNIST,
     "cifar10": CIFAR10,
+    "shakespeare": Shakespeare,
     "synthetic": Synthetic,
 }

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from offbeat.algorithms import Algorithm
-from offbeat.data import Dataset, Partition, Source
+from offbeat.data import Augment, Dataset, Partition, Source
 from offbeat.engine import DISPATCHES, Dispatch
 from offbeat.errors import ConfigError, RunFolderError, nearest
 from offbeat.experiments.experiment import Assembly, Data, Evaluation, Experiment
@@ -31,6 +31,7 @@ def run(
     algorithm: Algorithm,
     partition: Partition | Sequence[Any] | None = None,
     clients: int | None = None,
+    augment: Augment | None = None,
     dispatch: Dispatch | None = None,
     evaluation: Evaluation | int | None = None,
     out: Path | None = None,
@@ -43,6 +44,7 @@ def run(
 
     data        a `Dataset` (see `from_arrays`, `from_datasets`), one of offbeat's sources, or a whole `Data`
     partition   one array of indices a client, or one of offbeat's partitions with `clients`
+    augment     what is done to the images of every batch in training, such as `CropFlip()`
     model       a module, a function or class that makes one, or one of offbeat's models
     dispatch    the algorithm's own with its defaults when left out
     evaluation  an `Evaluation`, or just the number of versions between two of them
@@ -56,7 +58,7 @@ def run(
     if not isinstance(algorithm, Algorithm):
         raise ConfigError(f"{algorithm!r} is not an algorithm object, such as FedBuff()", key="algorithm")
     if not isinstance(data, Data):
-        data = _data(data, clients, partition)
+        data = _data(data, clients, partition, augment)
     if isinstance(evaluation, int):
         evaluation = Evaluation(every=evaluation)
     if evaluation is not None:
@@ -77,11 +79,16 @@ def run(
     return result
 
 
-def _data(source: Dataset | Source, clients: int | None, partition: Partition | Sequence[Any] | None) -> Data:
+def _data(
+    source: Dataset | Source,
+    clients: int | None,
+    partition: Partition | Sequence[Any] | None,
+    augment: Augment | None,
+) -> Data:
     own: dict[str, Any] = {"source": OwnSource(make=source) if isinstance(source, Dataset) else source}
     if partition is not None:
         own["partition"] = partition if isinstance(partition, Partition) else OwnPartition(make=partition)
-    return Data(clients=clients, **own)
+    return Data(clients=clients, augment=augment, **own)
 
 
 def execute(

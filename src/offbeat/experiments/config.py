@@ -28,7 +28,7 @@ from offbeat.algorithms import (
 )
 from offbeat.clients import CLIENTS, ClientRule
 from offbeat.compression import CODECS, Codec, Compression
-from offbeat.data import DATASETS, PARTITIONS, Partition, Source
+from offbeat.data import AUGMENTS, DATASETS, PARTITIONS, Augment, Partition, Source
 from offbeat.engine import DISPATCHES, Dispatch
 from offbeat.errors import ConfigError, nearest
 from offbeat.experiments.experiment import Data, Evaluation, Experiment
@@ -54,6 +54,7 @@ CHOICES: dict[type, Mapping[str, type]] = {
     Effort: EFFORTS,
     Source: DATASETS,
     Partition: PARTITIONS,
+    Augment: AUGMENTS,
     Model: MODELS,
 }
 OWN: dict[type, type] = {Source: OwnSource, Partition: OwnPartition, Model: OwnModel}
@@ -115,12 +116,15 @@ def parse(table: Table) -> Experiment:
 
 
 def _data(given: object) -> Data:
-    """`clients` and `partition` stand in the data's table beside the source's own keys."""
+    """`clients`, `partition` and `augment` stand in the data's table beside the source's own keys."""
     table = _table(given, "data")
-    shared = {name: table.pop(name) for name in ("clients", "partition") if name in table}
-    values: Table = {"source": _choose(Source, table, "data", "digits", beside=("clients", "partition"))}
+    beside = ("clients", "partition", "augment")
+    shared = {name: table.pop(name) for name in beside if name in table}
+    values: Table = {"source": _choose(Source, table, "data", "digits", beside=beside)}
     if "partition" in shared:
         values["partition"] = _choose(Partition, shared["partition"], "data.partition", "iid")
+    if "augment" in shared:
+        values["augment"] = _choose(Augment, shared["augment"], "data.augment")
     if "clients" in shared:
         values["clients"] = shared["clients"]
     return cast("Data", _make(Data, values, "data"))

@@ -9,7 +9,9 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from offbeat.algorithms import CA2FL, Algorithm, FedAvgIS, FedCompass, FedDyn, FedLuck
@@ -17,7 +19,7 @@ from offbeat.algorithms.network import Network
 from offbeat.algorithms.optimisers import Plain
 from offbeat.clients import CLIENTS, SGD, ClientRule, Dyn
 from offbeat.compression import Compression, RandomK, Raw, TopK
-from offbeat.data import IID, Dataset, Digits, Federated, Partition, Source, data_dir
+from offbeat.data import IID, Augment, ByOwner, Dataset, Digits, Federated, Partition, Source, data_dir
 from offbeat.engine import (
     DISPATCHES,
     EXECUTORS,
@@ -44,27 +46,48 @@ class Data(Options):
 
     source: Source = field(default_factory=Digits)
     clients: Count | None = None
-    """Number of clients; with a partition that is a list of indices it follows from the list."""
+    """Number of clients; with a partition that is a list of indices it follows from the list, and with `natural` all
+    owners are clients unless fewer are asked for."""
     partition: Partition = field(default_factory=IID)
+    augment: Augment | None = None
+    """What is done to the images of every batch in training."""
 
     def load(self, folder: pathlib.Path, seed: int) -> Federated:
         """Read the data and divide it; the division depends on the seed."""
         dataset = _read(self.source, folder)
+        if self.augment is not None:
+            try:
+                self.augment.check(dataset)
+            except ConfigError as error:
+                raise error.within("data.augment") from None
+        marks = self._marks(dataset)
         fixed = self.partition.fixed if isinstance(self.partition, OwnPartition) else None
-        if self.clients is None and fixed is None:
-            raise ConfigError("missing: how many clients?", key="data.clients")
         if self.clients is not None and fixed is not None and self.clients != fixed:
             raise ConfigError(f"{self.clients}, but the partition has {fixed} parts", key="data.clients")
-        clients = self.clients or fixed or 1
+        clients = self.clients or fixed or (len(np.unique(marks)) if isinstance(self.partition, ByOwner) else None)
+        if clients is None:
+            raise ConfigError("missing: how many clients?", key="data.clients")
         if clients > len(dataset.y):
             raise ConfigError(f"{clients} clients for {len(dataset.y)} examples: at most one each", key="data.clients")
         try:
-            parts = self.partition.split(dataset.y.numpy(), clients, stream(seed, "partition"))
+            parts = self.partition.split(marks, clients, stream(seed, "partition"))
         except ConfigError as error:
             raise error.within("data.partition") from None
         if len(parts) != clients:
             raise ConfigError(f"gave {len(parts)} parts for {clients} clients", key="data.partition")
         return Federated.of(dataset, parts)
+
+    def _marks(self, dataset: Dataset) -> NDArray[np.int64]:
+        """What the partition goes by: the label of every training example, or whose it is."""
+        if not isinstance(self.partition, ByOwner):
+            return dataset.y.numpy()
+        if dataset.owners is None:
+            raise ConfigError(
+                "'natural' needs data that says whose its examples are, such as shakespeare; "
+                "from_arrays takes owners=…",
+                key="data.partition.name",
+            )
+        return dataset.owners.numpy()
 
 
 def _read(source: Source, folder: pathlib.Path) -> Dataset:
@@ -227,7 +250,7 @@ class Experiment(Options):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(self.seed, "model") >> 1)
             try:
-                module = copy.deepcopy(self.model.build(dataset.shape, dataset.classes))
+                module = copy.deepcopy(self.model.build(dataset.shape, dataset.classes, dataset.vocabulary))
             except ConfigError as error:
                 raise error.within("model") from None
         check_module(module, dataset)

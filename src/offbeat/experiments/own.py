@@ -72,13 +72,13 @@ def call(function: Callable[..., Any], offered: Mapping[str, Any], options: Mapp
 
 @dataclass(kw_only=True, frozen=True)
 class OwnModel(Model):
-    """A user's module, or what makes one.  It is offered `shape` and `classes` of the data."""
+    """A user's module, or what makes one.  It is offered `shape`, `classes` and `vocabulary` of the data."""
 
     make: nn.Module | Callable[..., nn.Module]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        offered = {"shape": shape, "classes": classes}
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
+        offered = {"shape": shape, "classes": classes, "vocabulary": vocabulary}
         made = self.make if isinstance(self.make, nn.Module) else call(self.make, offered, self.options)
         if not isinstance(made, nn.Module):
             raise ConfigError(f"{name_of(self.make)} gave {type(made).__name__}, not a torch.nn.Module", key="name")

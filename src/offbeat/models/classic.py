@@ -1,29 +1,23 @@
-"""The models that offbeat brings, each fitted to the shape of its input."""
+"""Small models for vectors and images, each fitted to the shape of its input."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import nn
 
-from offbeat.errors import ConfigError
-from offbeat.options import Count, Options
-
-
-class Model(Options, ABC):
-    @abstractmethod
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """A module that maps (batch, *shape) to (batch, classes)."""
+from offbeat.models.base import Model, image, refuse_tokens
+from offbeat.options import Count
 
 
 @dataclass(kw_only=True, frozen=True)
 class LR(Model):
     """Multinomial logistic regression."""
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
+        refuse_tokens("lr", vocabulary)
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
@@ -33,7 +27,8 @@ class MLP(Model):
 
     hidden: tuple[Count, ...] = (64,)
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
+        refuse_tokens("mlp", vocabulary)
         widths = (math.prod(shape), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in itertools.pairwise(widths):
@@ -48,10 +43,8 @@ class CNN(Model):
     2,218,314 parameters for 3×32×32 inputs and ten classes.
     """
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        if len(shape) != 3 or min(shape[1:]) < 4:
-            raise ConfigError(f"cnn needs inputs of (channels, height ≥ 4, width ≥ 4), not {list(shape)}", key="name")
-        channels, height, width = shape
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
+        channels, height, width = image("cnn", shape, vocabulary, least=4)
         return nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),

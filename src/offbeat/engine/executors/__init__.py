@@ -66,7 +66,8 @@ def why_not_stackable(work: Work) -> str | None:
 def mixes_examples(work: Work) -> bool:
     """Whether the output for one example depends on what else is in the batch (batch statistics do that)."""
     one = work.inputs(torch.zeros(3, dtype=torch.int64, device=work.device))
-    other = torch.cat([one[:1], one[1:] + 1])
+    changed = one[1:] + 1 if one.is_floating_point() else (one[1:] == 0).to(one.dtype)  # tokens 0 and 1 always exist
+    other = torch.cat([one[:1], changed])
     outputs = []
     for inputs in (one, other):
         torch.manual_seed(0)  # the same dropout for both

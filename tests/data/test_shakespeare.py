@@ -1,0 +1,237 @@
+"""Plays as data: from a text to windows, owners and clients."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+import torch
+from tests.data.made_up import Serve, md5
+from tests.support import SHARED
+
+import offbeat as ob
+from offbeat.data import Dataset, Federated, Shakespeare
+from offbeat.data.text import CHARACTERS, cut, encode, speeches, windows
+from offbeat.errors import ConfigError, DataError
+from offbeat.experiments import config
+from offbeat.experiments.experiment import Data
+from offbeat.models import LR, LSTM
+
+PLAY = """First Citizen:
+Before we proceed any further,
+hear  me speak.
+
+All:
+Speak, speak.
+
+First Citizen:
+You are all resolved rather to die than to famish?
+
+Nobody:
+
+All:
+Resolved. resolved.
+"""
+
+
+def decode(tokens: object) -> str:
+    return "".join(CHARACTERS[int(i)] for i in np.asarray(tokens))
+
+
+def long_play(lengths: dict[str, int]) -> str:
+    """Roles that say so many characters, no two stretches of 80 alike."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    return "\n\n".join(f"{name}:\n{''.join(rng.choice(letters, n))}" for name, n in lengths.items())
+
+
+def written(folder: pathlib.Path, text: str, name: str = "input.txt") -> pathlib.Path:
+    (folder / "shakespeare").mkdir()
+    (folder / "shakespeare" / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_speeches_of_a_role_are_one_text() -> None:
+    said = speeches(PLAY)
+    assert list(said) == ["First Citizen", "All", "Nobody"]
+    assert said["All"] == "Speak, speak. Resolved. resolved."
+    assert said["First Citizen"].startswith("Before we proceed any further, hear me speak. You are all")
+    assert said["Nobody"] == ""
+    assert speeches(PLAY.replace("\n", "\r\n")) == said
+
+
+def test_the_vocabulary_is_leaf_s() -> None:
+    assert len(CHARACTERS) == len(set(CHARACTERS)) == 80
+    assert list(CHARACTERS) == sorted(CHARACTERS)
+    assert decode(encode("sha$l é I? Yes!")) == "shal  I? Yes!"
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+def test_windows_and_what_follows(stride: int) -> None:
+    tokens = np.arange(10, dtype=np.uint8)
+    x, y = windows(tokens, 4, stride)
+    assert x.tolist() == [list(range(i, i + 4)) for i in range(0, 6, stride)]
+    assert y.tolist() == list(range(4, 10, stride))
+    assert [len(part) for part in windows(tokens[:4], 4, stride)] == [0, 0]
+    assert windows(tokens[:5], 4, stride)[1].tolist() == [4]
+
+
+@pytest.mark.parametrize("stride", [1, 7, 80, 100])
+@pytest.mark.parametrize("length", [700, 4_001])
+def test_no_test_label_was_seen_in_training(length: int, stride: int) -> None:
+    positions = np.arange(length)  # of the characters themselves
+    rows = np.lib.stride_tricks.sliding_window_view(positions, 81)[::stride]
+    end, begin = cut(len(rows), 80, stride, train=0.8)
+    train, test = rows[:end], rows[begin:]
+    assert end == int(0.8 * len(rows))
+    assert test[:, -1].min() > train.max()
+    assert test.min() >= train.max(), "inputs overlap in the last label at most"
+    assert begin == 0 or rows[begin - 1].min() < train.max(), "and no window is left out without need"
+
+
+def test_a_role_is_an_owner(tmp_path: pathlib.Path) -> None:
+    lengths = {"LONG": 1000, "SHORT": 300, "MIDDLE": 700}
+    play = long_play(lengths)
+    data = Shakespeare().load(written(tmp_path, play))
+    assert (data.shape, data.classes, data.vocabulary, data.x.dtype) == ((80,), 80, 80, torch.uint8)
+    assert data.owners is not None
+    trained = [int(0.8 * (n - 80)) for n in (1000, 700)]  # SHORT has no room for a test window
+    assert data.owners.bincount().tolist() == trained
+    assert len(data.test_y) == sum(n - 80 - t - 79 for n, t in zip((1000, 700), trained, strict=True))
+    said = speeches(play)
+    assert decode(data.x[0]) == said["LONG"][:80]
+    assert CHARACTERS[int(data.y[0])] == said["LONG"][80]
+    assert decode(data.x[trained[0]]) == said["MIDDLE"][:80]
+    assert decode(data.test_x[-1]) + CHARACTERS[int(data.test_y[-1])] == said["MIDDLE"][-81:]
+
+
+def test_small_roles_and_many_windows_can_be_left_out(tmp_path: pathlib.Path) -> None:
+    folder = written(tmp_path, long_play({"LONG": 1000, "MIDDLE": 700}), "tinyshakespeare_input.txt")
+    only = Shakespeare(min_examples=700).load(folder)
+    assert only.owners is not None
+    assert set(only.owners.tolist()) == {0}
+    assert decode(Shakespeare(stride=10).load(folder).x[1]) == decode(Shakespeare().load(folder).x[10])
+    with pytest.raises(DataError, match="none of 2 roles says enough for 5000 examples"):
+        Shakespeare(min_examples=5000).load(folder)
+
+
+def test_missing_and_damaged_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+    body = long_play({"LONG": 1000}).encode()
+    monkeypatch.setattr(Shakespeare, "checksums", {"input.txt": md5(body)})
+    monkeypatch.setattr(Shakespeare, "address", serve({}))
+    with pytest.raises(DataError, match=r"Put these files into .*shakespeare: input\.txt"):
+        Shakespeare().load(tmp_path)
+    monkeypatch.setattr(Shakespeare, "address", serve({"input.txt": body}))
+    assert len(Shakespeare().load(tmp_path).y) == 736
+    (tmp_path / "shakespeare" / "input.txt").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(DataError, match="not a readable text"):
+        Shakespeare().load(tmp_path)
+
+
+def owned() -> Dataset:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(6, size=(30, 5)), rng.integers(6, size=30)
+    return ob.from_arrays(x, y, x, y, vocabulary=6, owners=np.repeat([3, 8, 9], 10))
+
+
+def load(dataset: Dataset, clients: int | None, seed: int = 0) -> Federated:
+    from offbeat.experiments.own import OwnSource
+
+    return Data(source=OwnSource(make=dataset), clients=clients, partition=ob.ByOwner()).load(pathlib.Path(), seed)
+
+
+def test_all_owners_are_clients_unless_fewer_are_asked_for() -> None:
+    data = owned()
+    assert [load(data, None).indices(i).tolist() for i in range(3)] == [list(range(i, i + 10)) for i in (0, 10, 20)]
+    assert load(data, 2).clients == 2
+    assert len({tuple(load(data, 1, seed).indices(0)) for seed in range(20)}) == 3, "drawn with the seed"
+    with pytest.raises(ConfigError, match=r"data\.partition\.name: the data has 3 owners, too few for 4 clients"):
+        load(data, 4)
+
+
+def test_natural_needs_owners() -> None:
+    table = {"data": {"name": "synthetic", "partition": "natural"}}
+    with pytest.raises(ConfigError, match=r"data\.partition\.name: 'natural' needs data that says whose"):
+        config.parse(table).assemble()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorised", "auto"])
+def test_tokens_run_with_every_executor(executor: str) -> None:
+    result = ob.run(
+        data=owned(),
+        model=LSTM(embedding=2, hidden=3, layers=1),
+        algorithm=ob.FedBuff(),
+        partition=ob.ByOwner(),
+        dispatch=ob.Buffered(concurrency=2, buffer=1),
+        client=ob.SGD(lr=0.1, steps=2, batch_size=4),
+        rounds=3,
+        executor=executor,
+    )
+    assert np.isfinite(result.summary["accuracy"])
+
+
+def test_models_and_data_must_fit() -> None:
+    with pytest.raises(ConfigError, match=r"model\.name: lr takes numbers, not tokens"):
+        ob.run(
+            data=owned(),
+            model=LR(),
+            algorithm=ob.FedAvg(),
+            partition=ob.ByOwner(),
+            dispatch=ob.Rounds(concurrency=2),
+            client=ob.SGD(batch_size=5),
+        )
+    table = {"data": {"name": "synthetic", "clients": 50}, "model": "lstm"}
+    with pytest.raises(ConfigError, match=r"model\.name: lstm needs sequences of tokens, not numbers of shape \[32\]"):
+        config.parse(table).assemble()
+
+
+def test_ones_own_model_is_offered_the_vocabulary() -> None:
+    def make(vocabulary: int, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        return torch.nn.Sequential(
+            torch.nn.Embedding(vocabulary, 2), torch.nn.Flatten(), torch.nn.Linear(2 * shape[0], classes)
+        )
+
+    result = ob.run(
+        data=owned(),
+        model=make,
+        algorithm=ob.FedAvg(),
+        partition=ob.ByOwner(),
+        dispatch=ob.Rounds(concurrency=2),
+        client=ob.SGD(batch_size=5),
+        rounds=2,
+    )
+    assert result.summary["rounds"] == 2
+
+
+REAL = SHARED / "data" / "shakespeare"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real text is not in ../shared/data/shakespeare")
+def test_the_real_text() -> None:
+    data = Shakespeare().load(SHARED / "data")
+    assert data.owners is not None
+    assert int(data.owners.max()) + 1 == 183
+    assert (len(data.y), len(data.test_y)) == (793_901, 184_114)
+    said = decode(data.x[0])
+    assert said.startswith("Before we proceed any further, hear me speak. You are all resolved rather to die")
+    federated = Data(source=Shakespeare(), clients=100, partition=ob.ByOwner()).load(SHARED / "data", 0)
+    assert federated.clients == 100
+    assert federated.sizes.max() > 50 * federated.sizes.min(), "natural sizes are very unequal"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real text is not in ../shared/data/shakespeare")
+def test_a_short_run_on_the_real_text_learns() -> None:
+    result = ob.run(
+        data=Shakespeare(stride=500),
+        model=LSTM(hidden=16, layers=1),
+        algorithm=ob.FedAvg(),
+        partition=ob.ByOwner(),
+        clients=20,
+        dispatch=ob.Rounds(concurrency=2),
+        client=ob.SGD(lr=1.0, steps=5, batch_size=10),
+        rounds=4,
+        executor="sequential",
+        data_dir=SHARED / "data",
+    )
+    assert result.metrics[-1]["loss"] < 0.95 * result.metrics[0]["loss"]
