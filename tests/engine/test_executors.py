@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 
 from offbeat.clients import SGD, ClientRule, Dyn, Prox, Scaffold
 from offbeat.data import Federated, from_arrays
-from offbeat.engine import EXECUTORS, Work, choose
+from offbeat.engine import EXECUTORS, Executor, Work, choose
+from offbeat.engine.executors import choice
+from offbeat.engine.executors.base import Task
 from offbeat.errors import ConfigError, DivergenceError
 from offbeat.messages import Job
 from offbeat.models import CNN, LR, MLP, Model
@@ -20,6 +23,7 @@ from offbeat.seeds import key
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
+HERE = [name for name in EXECUTORS if name != "graphs"]  # which need a GPU
 
 
 def federated(sizes: tuple[int, ...] = (1, 3, 10, 17, 40, 64), classes: int = 4) -> Federated:
@@ -112,7 +116,7 @@ def test_the_plain_executor_is_a_torch_training_loop() -> None:
         torch.testing.assert_close(w.layout.read(module) - job.x, delta, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", EXECUTORS)
+@pytest.mark.parametrize("name", HERE)
 def test_the_same_jobs_give_the_same_bytes_and_leave_x_alone(name: str) -> None:
     w = work(built(MLP()), RULES[0])
     js = jobs(w)
@@ -121,7 +125,7 @@ def test_the_same_jobs_give_the_same_bytes_and_leave_x_alone(name: str) -> None:
     assert all(torch.equal(j.x, x) for j, x in zip(js, before, strict=True))
 
 
-@pytest.mark.parametrize("name", EXECUTORS)
+@pytest.mark.parametrize("name", HERE)
 def test_dropout_is_replayable_and_leaves_the_global_generator_alone(name: str) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 4))
     w = work(module, RULES[0])
@@ -134,7 +138,7 @@ def test_dropout_is_replayable_and_leaves_the_global_generator_alone(name: str) 
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("name", EXECUTORS)
+@pytest.mark.parametrize("name", HERE)
 def test_frozen_and_unused_parameters(name: str) -> None:
     """A frozen layer is no part of x; a parameter that the loss does not reach has gradient zero."""
 
@@ -157,18 +161,41 @@ def test_frozen_and_unused_parameters(name: str) -> None:
     assert moved[:, :-12].any()
 
 
-@pytest.mark.parametrize("name", EXECUTORS)
+@pytest.mark.parametrize("name", HERE)
 def test_divergence_names_the_client_and_the_rate(name: str) -> None:
     w = work(built(MLP()), SGD(lr=1e30, epochs=3, batch_size=4))
     with pytest.raises(DivergenceError, match=r"client \d+ diverged .* client\.lr \(now 1e\+30\)"):
         EXECUTORS[name](w).train(jobs(w))
 
 
-def test_auto_stacks_dense_models_and_not_convolutions_on_a_cpu() -> None:
-    rule = RULES[0]
-    assert choose("auto", work(built(MLP()), rule)) == "vectorised"
-    assert choose("auto", work(built(CNN()), rule)) == "sequential"
-    assert choose("vectorised", work(built(CNN()), rule)) == "vectorised"
+def test_auto_takes_the_fastest_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stop-watch that says what it is told: which one wins, by how much, and that nothing is tried twice."""
+    watched: list[str] = []
+    speed = {"Sequential": 100.0, "Vectorised": 95.0}
+
+    def stopwatch(executor: Executor, tasks: Sequence[Task]) -> float:
+        watched.append(type(executor).__name__)
+        assert len(tasks) == 6
+        return speed[watched[-1]]
+
+    monkeypatch.setattr(choice, "client_steps_per_second", stopwatch)
+    monkeypatch.setattr(choice, "_CHOSEN", {})
+    w = work(built(MLP()), RULES[0])
+    assert choose("auto", w, 6) == ("vectorised", {"vectorised": 95.0, "sequential": 100.0}), "not worth a change"
+    assert choose("auto", work(built(MLP()), RULES[0]), 6)[0] == "vectorised"
+    assert watched == ["Vectorised", "Sequential"]
+    speed["Sequential"] = 200.0
+    assert choose("auto", work(built(MLP()), RULES[1]), 6)[0] == "sequential", "another rule is tried anew"
+    assert choose("vectorised", w, 6) == ("vectorised", {})
+
+
+def test_a_trial_leaves_no_trace() -> None:
+    w = work(built(MLP()), Scaffold(lr=0.1, epochs=1, batch_size=8))
+    before, state = w.layout.read(w.module), torch.get_rng_state()
+    assert choose("auto", w, 4)[0] in EXECUTORS
+    assert torch.equal(w.layout.read(w.module), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert w.kept == {"c_i": {}, "error": {}}
 
 
 def test_a_model_that_cannot_be_stacked() -> None:
@@ -184,6 +211,6 @@ def test_a_model_that_cannot_be_stacked() -> None:
             return out if out.sum().item() > 0 else -out
 
     w = work(Branching(), RULES[0])
-    assert choose("auto", w) == "sequential"
+    assert choose("auto", w, 4)[0] == "sequential"
     with pytest.raises(ConfigError, match=r"executor: 'vectorised' cannot run this model: .*item"):
-        choose("vectorised", w)
+        choose("vectorised", w, 4)

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from offbeat.clients import ClientRule, State, plan, plans
+from offbeat.clients import ClientRule, State, plans
 from offbeat.compression import Compression
-from offbeat.data import Federated
+from offbeat.data import Augment, Federated
 from offbeat.errors import DivergenceError
 from offbeat.messages import Job, Update
-from offbeat.seeds import key
+from offbeat.seeds import key, stream
 from offbeat.vector import Layout
 
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -36,12 +36,13 @@ class Work:
         device: torch.device,
         compression: Compression | None = None,
         precision: Precision = "tf32",
+        augment: Augment | None = None,
     ) -> None:
         self.module = module.to(device)
         self.layout = Layout.of(module)
         self.data, self.rule, self.device = data, rule, device
         self.compression = compression or Compression()
-        self.precision = precision
+        self.precision, self.augment = precision, augment
         self.x, self.y = data.dataset.on(device)
         self.kept: dict[str, dict[int, Tensor]] = {name: {} for name in (*rule.keeps, "error")}
 
@@ -62,19 +63,43 @@ class Work:
         return self.compression.download.carry(x, self.layout, key("download", version))
 
     def plan(self, job: Job) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Indices into the data set (steps, B), and how many of each row count."""
-        positions, counts = plan(self.data.size(job.client), self.rule.batch_size, job.steps, job.seed)
-        return self.data.indices(job.client)[positions], counts
+        """Batches (steps, B), and how many examples of each count.
+
+        An example is its index into the data set or, where the data is augmented, a row of it and what is drawn for it.
+        """
+        batches, counts = self.plans([job])
+        return batches[:, 0], counts[:, 0]
 
     def plans(self, jobs: Sequence[Job]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The same for many jobs at once: (most steps, jobs, B) and (most steps, jobs)."""
         sizes = [self.data.size(job.client) for job in jobs]
         positions, counts = plans(sizes, self.rule.batch_size, [job.steps for job in jobs], [job.seed for job in jobs])
         starts = self.data.offsets[[job.client for job in jobs]]
-        return self.data.order[positions + starts[None, :, None]], counts
+        batches = self.data.order[positions + starts[None, :, None]]
+        return batches if self.augment is None else self._augmented(self.augment, jobs, sizes, batches), counts
 
-    def inputs(self, indices: Tensor) -> Tensor:
-        return self.data.dataset.prepare(self.x[indices])
+    def _augmented(
+        self, augment: Augment, jobs: Sequence[Job], sizes: Sequence[int], batches: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Beside each index what is drawn for it, by the job's own stream: whoever else is in the stack."""
+        drawn = [
+            augment.draw(stream(job.seed, "augment"), (job.steps, min(self.rule.batch_size, size)))
+            for job, size in zip(jobs, sizes, strict=True)
+        ]
+        examples = np.zeros((*batches.shape, 1 + drawn[0].shape[-1]), dtype=np.int64)
+        examples[..., 0] = batches
+        for row, draws in enumerate(drawn):
+            examples[: draws.shape[0], row, : draws.shape[1], 1:] = draws
+        return examples
+
+    def inputs(self, batch: Tensor) -> Tensor:
+        """What the model sees of a batch of a plan."""
+        if self.augment is None:
+            return self.data.dataset.prepare(self.x[batch])
+        return self.data.dataset.prepare(self.augment.apply(self.x[batch[..., 0]], batch[..., 1:]))
+
+    def labels(self, batch: Tensor) -> Tensor:
+        return self.y[batch if self.augment is None else batch[..., 0]]
 
     def kept_by(self, job: Job) -> State:
         """What the rule finds kept by the job's client."""

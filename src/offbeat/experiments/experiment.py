@@ -31,7 +31,8 @@ from offbeat.engine import (
     Work,
     choose,
 )
-from offbeat.engine.executors import Choice, Gossip, why_not_stackable
+from offbeat.engine.executors import Choice, Gossip, Name, why_not_stackable
+from offbeat.engine.work import Precision
 from offbeat.errors import ConfigError
 from offbeat.experiments.own import OwnPartition, OwnSource
 from offbeat.models import LR, Model
@@ -132,6 +133,9 @@ class Experiment(Options):
     seed: Natural = 0
     device: Literal["cpu", "cuda"] = "cpu"
     executor: Choice = "auto"
+    """What does the clients' work; `auto` tries those that can, for a moment, and takes the fastest."""
+    precision: Precision = "tf32"
+    """Of products and convolutions on a GPU: full, with inputs rounded to 10 bits, or bfloat16; a CPU has no TF32."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,11 +192,13 @@ class Experiment(Options):
                 key="client.batch_size",
             )
         module = self._module(data.dataset)
-        work = Work(module, data, self.client, torch.device(self.device), self.compression)
-        executor = choose(self.executor, work)
+        work = Work(
+            module, data, self.client, torch.device(self.device), self.compression, self.precision, self.data.augment
+        )
         network = self.algorithm.network()
         if network is None:
-            return Assembly(self, executor, EXECUTORS[executor](work), Evaluator(work, self.evaluation.batch_size))
+            name, rates = choose(self.executor, work, busy or min(data.clients, 10))
+            return Assembly(self, name, EXECUTORS[name](work), Evaluator(work, self.evaluation.batch_size), rates)
         self._check_network(network, work)
         try:
             gossip = Gossip(work, network, key(self.seed, "gossip"))
@@ -208,7 +214,11 @@ class Experiment(Options):
         plain = isinstance(self.client, SGD) and not self.client.weight_decay
         refused = [
             ("model", obstacle, f"gossip stacks all clients' models, which this one does not allow: {obstacle}"),
-            ("executor", self.executor == "sequential", "gossip stacks all clients' models: 'sequential' cannot"),
+            (
+                "executor",
+                self.executor not in ("auto", "vectorised"),
+                f"gossip stacks all clients' models: {self.executor!r} cannot",
+            ),
             (
                 "client.steps",
                 self.client.steps is None,
@@ -302,9 +312,10 @@ class Assembly:
     """An experiment ready to run."""
 
     experiment: Experiment
-    executor_name: Literal["sequential", "vectorised"]
+    executor_name: Name
     executor: Executor
     evaluate: Evaluator
+    rates: dict[str, float] = field(default_factory=dict)  # client-steps a second of those that were tried
     _chosen: dict[int, Terms] = field(default_factory=dict)
 
     @property

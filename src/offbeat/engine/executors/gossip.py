@@ -117,7 +117,8 @@ class Gossip(Vectorised):
             plans[client][2] += 1
             rows.append((batches[used], counts[used]))
         width = max(len(batch) for batch, _ in rows)
-        index, weight = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width))
+        index = np.zeros((len(rows), width, *rows[0][0].shape[1:]), dtype=np.int64)
+        weight = np.zeros((len(rows), width))
         for row, (batch, count) in enumerate(rows):
             index[row, : len(batch)] = batch
             weight[row, :count] = 1 / count

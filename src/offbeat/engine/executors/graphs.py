@@ -89,4 +89,4 @@ class Graphs(Executor):
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         with torch.autocast(work.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
             outputs = functional_call(work.module, work.layout.unflatten(y[0]), (inputs,))
-        return cross_entropy(outputs.to(y.dtype), work.y[batch[0]], reduction="none").dot(weight[0])
+        return cross_entropy(outputs.to(y.dtype), work.labels(batch[0]), reduction="none").dot(weight[0])

@@ -40,16 +40,17 @@ class Program:
         self.x, self.y = x.new_zeros((rows, x.shape[1])), x.new_zeros((rows, x.shape[1]))
         self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
         self.state: State = {name: value.new_zeros((rows, value.shape[1])) for name, value in state.items()}
-        self.batches = torch.zeros((steps, rows, width), dtype=torch.int64, device=x.device)
+        self.batches = torch.zeros((steps, rows, *batches.shape[2:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
-        self._loss, self._advance = (_compiled(f) if compiled else f for f in (loss, self._next))
+        self._loss: Callable[..., Any] = _compiled(loss) if compiled else loss
+        self._advance: Callable[..., Any] = _compiled(self._next) if compiled else self._next
         self._graphs: dict[int, Any] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
     def fits(self, rule: ClientRule, x: Tensor, batches: Integers, state: State) -> bool:
         """Whether such a stack can be run on this program's memory."""
-        steps, rows, width = self.batches.shape
+        steps, rows, width = self.weights.shape
         return (
             self.rule == dataclasses.replace(rule, lr=1.0)
             and len(x) <= rows
@@ -69,7 +70,7 @@ class Program:
 
     def load(self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers) -> int:
         """Copy a stack into place."""
-        n, (most, _, width) = len(x), batches.shape
+        n, (most, _, width) = len(x), batches.shape[:3]
         for size in {padded(int(np.searchsorted(-steps, -t))) for t in range(most)}:
             self._prepare(size)
         self.x[:n], self.y[:n], self.lr[:n] = x, x, lr

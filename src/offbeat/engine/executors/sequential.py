@@ -38,6 +38,6 @@ class Sequential(Executor):
         module, layout = self.work.module, self.work.layout
         module.zero_grad(set_to_none=True)
         layout.write(module, y)
-        cross_entropy(module(self.work.inputs(batch)), self.work.y[batch]).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(module(self.work.inputs(batch)), self.work.labels(batch)).backward()  # type: ignore[no-untyped-call]
         zeros = {name: p.new_zeros(p.shape) for name, p in module.named_parameters() if p.grad is None}
         return layout.flatten(zeros | {name: p.grad for name, p in module.named_parameters() if p.grad is not None})

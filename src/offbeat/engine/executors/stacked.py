@@ -39,7 +39,7 @@ class Stack:
         inputs = work.inputs(batch)
         with torch.autocast(work.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
             outputs = self._forward(work.layout.unflatten(y), inputs)
-        losses = cross_entropy(outputs.flatten(0, 1).to(y.dtype), work.y[batch].flatten(), reduction="none")
+        losses = cross_entropy(outputs.flatten(0, 1).to(y.dtype), work.labels(batch).flatten(), reduction="none")
         return losses.dot(weight.flatten())
 
     def gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
@@ -63,7 +63,9 @@ class Stack:
         work = self.work
         x = work.layout.read(work.module)
         y = torch.stack([x, 0.9 * x, 1.1 * x])
-        inputs = work.inputs(torch.arange(6, device=work.device).remainder(len(work.x)).view(3, 2))
+        inputs = work.data.dataset.prepare(
+            work.x[torch.arange(6, device=work.device).remainder(len(work.x)).view(3, 2)]
+        )
         modes = work.module.training, twin.training
         work.module.eval(), twin.eval()
         try:

@@ -96,7 +96,8 @@ def plan(tasks: Sequence[Task]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if len(parts) == 1:
         return parts[0][1:]
     most, width = max(p[1].shape[0] for p in parts), max(p[1].shape[2] for p in parts)
-    batches, counts = np.zeros((most, len(tasks), width), dtype=np.int64), np.zeros((most, len(tasks)), dtype=np.int64)
+    shape = (most, len(tasks), width, *parts[0][1].shape[3:])
+    batches, counts = np.zeros(shape, dtype=np.int64), np.zeros(shape[:2], dtype=np.int64)
     for own, index, count in parts:
         batches[: len(index), own, : index.shape[2]] = index
         counts[: len(count), own] = count
@@ -104,7 +105,7 @@ def plan(tasks: Sequence[Task]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def shares(batches: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Weights 1/count, zero for padding, in the shape of the batches."""
+    """Weights 1/count, zero for padding: (most steps, n, B)."""
     inside = np.arange(batches.shape[2]) < counts[..., None]
     return inside / np.maximum(counts, 1)[..., None]
 

@@ -1,0 +1,154 @@
+"""Which executor: as asked for, or the one that is fastest here, found out by trying."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from offbeat.engine.executors.base import Executor, Task, arithmetic, threads
+from offbeat.engine.executors.graphs import Graphs
+from offbeat.engine.executors.sequential import Sequential
+from offbeat.engine.executors.stacked import Stack
+from offbeat.engine.executors.vectorised import Vectorised
+from offbeat.engine.work import Work
+from offbeat.errors import ConfigError, DivergenceError
+from offbeat.messages import Job
+from offbeat.seeds import key
+
+EXECUTORS: dict[str, type[Executor]] = {"sequential": Sequential, "vectorised": Vectorised, "graphs": Graphs}
+Name = Literal["sequential", "vectorised", "graphs"]
+Choice = Literal["auto", "sequential", "vectorised", "graphs"]
+
+TRIED_STEPS = 3  # local steps of each client on trial
+TRIED_SECONDS = 0.5  # for each candidate, after it has been set up
+AHEAD = 1.1  # a candidate replaces an earlier one that is slower than this
+
+_LOG = logging.getLogger("offbeat")
+_CHOSEN: dict[object, tuple[str, dict[str, float]]] = {}
+
+
+def choose(choice: Choice, work: Work, together: int) -> tuple[Name, dict[str, float]]:
+    """The executor's name, and for `auto` the client-steps a second of each candidate on jobs that come `together`.
+
+    What was found for a model, a rule and a device holds for the rest of the process: the runs of a sweep agree.
+    """
+    if choice != "auto":
+        if reason := why_not(choice, work):
+            raise ConfigError(f"{choice!r} cannot run this model: {reason}  Use 'sequential'.", key="executor")
+        return choice, {}
+    setting = (str(work.module), work.layout.fingerprint, work.rule, work.device, work.precision, together)
+    if setting not in _CHOSEN:
+        _CHOSEN[setting] = _fastest(work, together)
+    name, rates = _CHOSEN[setting]
+    return name, rates  # type: ignore[return-value]
+
+
+def why_not(name: Name, work: Work) -> str | None:
+    """Why an executor cannot run a model; None when it can."""
+    if name == "vectorised":
+        return why_not_stackable(work)
+    if name == "graphs" and work.device.type != "cuda":
+        return 'CUDA graphs need device = "cuda".'
+    if name == "graphs":
+        return _why_not_capturable(work)
+    return None
+
+
+def _fastest(work: Work, together: int) -> tuple[str, dict[str, float]]:
+    """Try what can run the model; on a GPU uncompiled, which ranks them alike and takes no minute."""
+    names: tuple[Name, ...] = ("vectorised", "graphs") if work.device.type == "cuda" else ("vectorised", "sequential")
+    able = [name for name in names if why_not(name, work) is None] or ["sequential"]
+    if len(able) == 1:
+        return able[0], {}
+    rates: dict[str, float] = {}
+    for name in able:
+        rates[name] = client_steps_per_second(_on_trial(name, work), _tasks(work, together, TRIED_STEPS))
+    best = able[0]
+    for name in able[1:]:
+        best = name if rates[name] > AHEAD * rates[best] else best
+    told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+    _LOG.info("executor %s (client-steps a second on trial: %s)", best, told)
+    return best, rates
+
+
+def _on_trial(name: str, work: Work) -> Executor:
+    return EXECUTORS[name](work, compiled=False) if work.device.type == "cuda" else EXECUTORS[name](work)  # type: ignore[call-arg]
+
+
+def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: float = TRIED_SECONDS) -> float:
+    """As many rounds of the tasks as fit into the time, after one that sets everything up.  Clients keep nothing."""
+    work = tasks[0][0]
+    before, x = {name: dict(values) for name, values in work.kept.items()}, work.layout.read(work.module)
+    tasks = tasks[: executor.bulk if executor.bulk > 1 else 4]
+    done = 0
+    with threads(work), arithmetic(work):
+        executor.train_all(tasks)
+        _wait(work)
+        started = time.perf_counter()
+        while not done or time.perf_counter() - started < seconds:
+            executor.train_all(tasks)
+            _wait(work)
+            done += sum(job.steps for _, job in tasks)
+        elapsed = time.perf_counter() - started
+    work.kept = before
+    work.layout.write(work.module, x)
+    return done / elapsed
+
+
+def _wait(work: Work) -> None:
+    if work.device.type == "cuda":
+        torch.cuda.synchronize(work.device)
+
+
+def _tasks(work: Work, together: int, steps: int) -> list[Task]:
+    """Made-up jobs of the first clients."""
+    x, half = work.layout.read(work.module), work.rule.server()
+    if half is not None:
+        half.start(x, work.data.clients)
+    extra = half.extra() if half is not None else {}
+    clients = [i % work.data.clients for i in range(together)]
+    return [(work, Job(i, c, 0, x, min(steps, work.steps(c)), key(i), extra=extra)) for i, c in enumerate(clients)]
+
+
+def _why_not_capturable(work: Work) -> str | None:
+    try:
+        outcome = Graphs(work, compiled=False).train_all(_tasks(work, 1, 1))[0]
+    except (RuntimeError, ValueError, TypeError) as error:
+        return _first_line(error)
+    return str(outcome) if isinstance(outcome, DivergenceError) else None
+
+
+def why_not_stackable(work: Work) -> str | None:
+    work.module.train()
+    x = work.layout.read(work.module)
+    batches, _ = work.plans([Job(0, 0, 0, x, 1, 0)])
+    batch = torch.from_numpy(batches[0, :, :1]).to(work.device).expand(2, 2, *batches.shape[3:])
+    with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
+        if mixes_examples(work):
+            return "it mixes the examples of a batch, so that padding would count."
+        try:
+            Stack(work).gradient(torch.stack([x, x]), batch, x.new_full((2, 2), 0.5))
+        except (RuntimeError, ValueError, TypeError) as error:
+            return _first_line(error)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@torch.no_grad()
+def mixes_examples(work: Work) -> bool:
+    """Whether the output for one example depends on what else is in the batch (batch statistics do that)."""
+    one = work.data.dataset.prepare(work.x[torch.zeros(3, dtype=torch.int64, device=work.device)])
+    changed = one[1:] + 1 if one.is_floating_point() else (one[1:] == 0).to(one.dtype)  # tokens 0 and 1 always exist
+    other = torch.cat([one[:1], changed])
+    outputs = []
+    for inputs in (one, other):
+        torch.manual_seed(0)  # the same dropout for both
+        outputs.append(work.module(inputs)[0])
+    return not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)
