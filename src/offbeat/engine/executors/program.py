@@ -43,8 +43,8 @@ class Program:
         self.batches = torch.zeros((steps, rows, *batches.shape[2:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
-        self._loss: Callable[..., Any] = _compiled(loss) if compiled else loss
-        self._advance: Callable[..., Any] = _compiled(self._next) if compiled else self._next
+        self._loss: Callable[..., Any] = Compiled(loss) if compiled else loss
+        self._advance: Callable[..., Any] = Compiled(self._next) if compiled else self._next
         self._graphs: dict[int, Any] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -110,8 +110,6 @@ class Program:
         y = self.y[:size].detach().requires_grad_()
         t = self.t.remainder(len(self.batches))
         batch, weight = (table.index_select(0, t)[0, :size] for table in (self.batches, self.weights))
-        for tensor in (y, batch, weight) if size > 1 else ():
-            torch._dynamo.mark_dynamic(tensor, 0)  # one compilation for stacks of all sizes
         (g,) = torch.autograd.grad(self._loss(y, batch, weight), y)
         names = list(self.state)
         self._advance(
@@ -129,19 +127,36 @@ class Program:
         y.copy_(torch.where(on, after, y))
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled at the first call; where that fails, as it is, with one warning."""
-    fast: Callable[..., Any] | None = torch.compile(function)
+class Compiled:
+    """A function compiled once for stacks of all sizes; where that fails once for each size, or else left as it is."""
 
-    def call(*arguments: Any) -> Any:
-        nonlocal fast
-        if fast is not None:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._general, self._special = torch.compile(function), torch.compile(function, dynamic=False)
+        self._ways = [self._any_size, self._each_size]
+
+    def __call__(self, *arguments: Any) -> Any:
+        while self._ways:
             try:
-                return fast(*arguments)
+                with torch._dynamo.config.patch(
+                    cache_size_limit=4 * len(LADDER)
+                ):  # several executors may share a function
+                    return self._ways[0](*arguments)
             except Exception as error:  # whatever a compiler may raise
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                warnings.warn(f"torch.compile failed, so steps run uncompiled: {reason}", RuntimeWarning, stacklevel=2)
-                fast = None
-        return function(*arguments)
+                self._ways.pop(0)
+                if not self._ways:
+                    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                    warnings.warn(
+                        f"torch.compile failed, so steps run uncompiled: {reason}", RuntimeWarning, stacklevel=2
+                    )
+        return self.function(*arguments)
 
-    return call
+    def _any_size(self, *arguments: Any) -> Any:
+        tensors = [t for a in arguments for t in (a if isinstance(a, list) else [a])]
+        for tensor in tensors if len(tensors[0]) > 1 else ():
+            torch._dynamo.mark_dynamic(tensor, 0)
+        return self._general(*arguments)
+
+    def _each_size(self, *arguments: Any) -> Any:
+        copies = [[t.view_as(t) for t in a] if isinstance(a, list) else a.view_as(a) for a in arguments]
+        return self._special(*copies)
