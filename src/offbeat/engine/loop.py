@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -14,12 +13,12 @@ from offbeat.clients import ServerHalf
 from offbeat.engine.dispatch import Anarchic, Dispatch
 from offbeat.engine.events import Arrival, Lost, Outcome, Tick, Transport
 from offbeat.engine.pool import Pool
-from offbeat.messages import Job
+from offbeat.messages import Job, record
 from offbeat.seeds import key
 from offbeat.world import World
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Terms:
     """What the server asks of a client."""
 
