@@ -30,13 +30,15 @@ def _word(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def key(*path: int | str) -> int:
-    """The key of a path of integers and names."""
-    state = _GOLDEN
+def key(*path: int | str, after: int = _GOLDEN) -> int:
+    """The key of a path of integers and names.
+
+    A path whose beginning is always the same need not be walked from there: key(*b, after=key(*a)) = key(*a, *b).
+    """
     for part in path:
         number = _word(part) if isinstance(part, str) else part
-        state = _mix((state + _GOLDEN) & _MASK ^ (number & _MASK))
-    return state
+        after = _mix(((after + _GOLDEN) ^ number) & _MASK)
+    return after
 
 
 def uniform(k: int) -> float:

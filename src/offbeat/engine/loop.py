@@ -47,6 +47,7 @@ class Loop:
         self.half = half  # the server's half of the client rule
         self.outgoing = outgoing  # x as it goes out
         self.seed = seed
+        self._job_key = key(seed, "job")
         self.pool = Pool(clients, seed)
         self.jobs = 0  # ever sent
         self.asleep_until = 0.0  # nobody but a client that comes free need be looked at before
@@ -136,7 +137,7 @@ class Loop:
 
     def _job(self, client: int) -> Job:
         self.jobs += 1
-        seed = key(self.seed, "job", client, self.pool.trips[client])
+        seed = key(client, self.pool.trips[client], after=self._job_key)
         version, x = self.models[max(0, len(self.models) - 1 - self.dispatch.lag(seed))]
         terms = self.terms(client)
         steps = self.world.steps(self.seed, terms.steps, client, seed, self.transport.now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -44,7 +45,7 @@ class World(Options):
         """When a job sent now ends and whether its update arrives; if not, the server gives up at that moment."""
         end = math.inf
         if not (self.loss and uniform(key(job.seed, "loss")) < self.loss):
-            client_key, trip_key = key(seed, "device", job.client), key(job.seed, "delay")
+            client_key, trip_key = device_key(seed, job.client), key(job.seed, "delay")
             seconds = self.delay.seconds(Trip(job.client, client_key, trip_key, job.steps, bytes_down, bytes_up))
             limit = math.inf if self.trip_timeout is None else now + self.trip_timeout
             end = self._end(job.client, client_key, now, seconds + job.peer_seconds, limit)
@@ -83,11 +84,25 @@ class World(Options):
             raise ConfigError("nobody is ever awake", key="world.availability.probability")
 
     def awake(self, seed: int, client: int, now: float) -> bool:
-        return self.availability.span(client, key(seed, "device", client), now)[0]
+        if isinstance(self.availability, Always):
+            return True
+        return self.availability.span(client, device_key(seed, client), now)[0]
 
     def wakes(self, seed: int, client: int, now: float) -> float:
         """When a client that sleeps may be awake."""
-        return self.availability.span(client, key(seed, "device", client), now)[1]
+        return self.availability.span(client, device_key(seed, client), now)[1]
 
     def steps(self, seed: int, asked: int, client: int, job_seed: int, now: float) -> int:
-        return self.effort.steps(asked, client, key(seed, "device", client), job_seed, now)
+        if isinstance(self.effort, AsAsked):
+            return asked
+        return self.effort.steps(asked, client, device_key(seed, client), job_seed, now)
+
+
+@functools.cache
+def _devices(seed: int) -> int:
+    return key(seed, "device")
+
+
+def device_key(seed: int, client: int) -> int:
+    """What everything random about a device follows from: key(seed, "device", client)."""
+    return key(client, after=_devices(seed))
