@@ -63,29 +63,31 @@ class Loop:
 
     def turn(self) -> Outcome:
         """Handle one event."""
-        event = self.transport.receive()
-        staleness, aggregated = 0, False
-        if isinstance(event, (Arrival, Lost)):
-            self.pool.release(event.job.client)
+        event, now = self.transport.receive(), self.transport.now
+        freed, staleness, aggregated = None, 0, False
+        if not isinstance(event, Tick):
+            job, arrived = event.job, isinstance(event, Arrival)
+            freed = job.client
+            self.pool.release(freed)
             if isinstance(event, Arrival):
-                staleness = self.algorithm.tau(event.job)
-                aggregated = self.dispatch.accepts(event.job)
+                staleness = self.algorithm.tau(job)
+                aggregated = self.dispatch.accepts(job)
                 if aggregated:
-                    self.algorithm.receive(event.job, event.update)
+                    self.algorithm.receive(job, event.update)
                 if self.half is not None:  # what a client has changed at its end holds also when it is late
                     self.half.receive(event.update)
-            self.dispatch.freed(event.job, isinstance(event, Arrival))
+            self.dispatch.freed(job, arrived)
             if self.dispatch.anarchic:
-                self._idle(event.job.client)
-        stepped = self.dispatch.due(self.transport.now)
+                self._idle(freed)
+        stepped = self.dispatch.due(now)
         if stepped:
             self.algorithm.step()
             self.dispatch.stepped()
             self._remember()
         if isinstance(event, Tick) and event.client is not None:
             self._join(event.client)
-        self._send(event.job.client if isinstance(event, (Arrival, Lost)) else None)
-        return Outcome(self.transport.now, event, staleness, aggregated, stepped)
+        self._send(freed)
+        return Outcome(now, event, staleness, aggregated, stepped)
 
     def _remember(self) -> None:
         """Keep the new version for those that will start from it."""

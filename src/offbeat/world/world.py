@@ -43,18 +43,20 @@ class World(Options):
 
     def trip(self, seed: int, job: Job, bytes_down: int, bytes_up: int, now: float) -> tuple[float, bool]:
         """When a job sent now ends and whether its update arrives; if not, the server gives up at that moment."""
-        end = math.inf
-        if not (self.loss and uniform(key(job.seed, "loss")) < self.loss):
-            client_key, trip_key = device_key(seed, job.client), key(job.seed, "delay")
-            seconds = self.delay.seconds(Trip(job.client, client_key, trip_key, job.steps, bytes_down, bytes_up))
-            limit = math.inf if self.trip_timeout is None else now + self.trip_timeout
-            end = self._end(job.client, client_key, now, seconds + job.peer_seconds, limit)
-        if end == math.inf and self.trip_timeout is None:
+        limit = math.inf if self.trip_timeout is None else now + self.trip_timeout
+        if self.loss and uniform(key(job.seed, "loss")) < self.loss:
+            return limit, False
+        client_key = device_key(seed, job.client)
+        trip = Trip(job.client, client_key, key(job.seed, "delay"), job.steps, bytes_down, bytes_up)
+        seconds = self.delay.seconds(trip) + job.peer_seconds
+        always = isinstance(self.availability, Always)
+        end = now + seconds if always else self._end(job.client, client_key, now, seconds, limit)
+        if end > limit:
+            return limit, False
+        if end == math.inf:
             raise ConfigError(
                 f"needed: client {job.client} was asked while it sleeps, and never wakes up", key="trip_timeout"
             )
-        if self.trip_timeout is not None and end > now + self.trip_timeout:
-            return now + self.trip_timeout, False
         return end, True
 
     def _end(self, client: int, client_key: int, now: float, seconds: float, limit: float) -> float:
