@@ -30,20 +30,30 @@ def _word(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def key(*path: int | str, after: int = _GOLDEN) -> int:
-    """The key of a path of integers and names.
-
-    A path whose beginning is always the same need not be walked from there: key(*b, after=key(*a)) = key(*a, *b).
-    """
+def key(*path: int | str) -> int:
+    """The key of a path of integers and names."""
+    k = _GOLDEN
     for part in path:
-        number = _word(part) if isinstance(part, str) else part
-        after = _mix(((after + _GOLDEN) ^ number) & _MASK)
-    return after
+        k = onward(k, _word(part) if isinstance(part, str) else part)
+    return k
+
+
+def onward(k: int, number: int) -> int:
+    """The key of a path that goes on with a number: onward(key(*path), n) = key(*path, n), at a fraction of the cost."""
+    return _mix(((k + _GOLDEN) ^ number) & _MASK)
 
 
 def uniform(k: int) -> float:
     """A number in [0, 1) with 53 random bits."""
     return (_mix((k + _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def uniforms(k: int, count: int) -> list[float]:
+    """uniform(k), uniform(k + 1), …"""
+    z = np.arange(count, dtype=np.uint64) + np.uint64((k + _GOLDEN) & _MASK)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return [n * 2.0**-53 for n in ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).tolist()]
 
 
 def normal(k: int) -> float:

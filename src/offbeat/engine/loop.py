@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,8 +14,8 @@ from offbeat.engine.dispatch import Anarchic, Dispatch
 from offbeat.engine.events import Arrival, Lost, Outcome, Tick, Transport
 from offbeat.engine.pool import Pool
 from offbeat.messages import Job, record
-from offbeat.seeds import key
-from offbeat.world import World
+from offbeat.seeds import key, onward
+from offbeat.world import Always, World
 
 
 @record
@@ -109,7 +109,8 @@ class Loop:
     def _draw(self, count: int) -> list[int]:
         network = self.algorithm.network()
         if network is None or network.clusters == 1:
-            return self.pool.draw(count, self._awake, self.dispatch.weights)
+            everybody = self.dispatch.draws_sleepers or isinstance(self.world.availability, Always)
+            return self.pool.draw(count, None if everybody else self._awake, self.dispatch.weights)
         clusters, n = network.clusters, len(self.pool)  # as many of each cluster
         members = (lambda c, k=k: network.cluster(c, n) == k and self._awake(c) for k in range(clusters))
         weights = self.dispatch.weights
@@ -119,8 +120,9 @@ class Loop:
         return self.dispatch.draws_sleepers or self.world.awake(self.seed, client, self.transport.now)
 
     def _dispatch(self, clients: Sequence[int]) -> None:
-        first = self.jobs + 1
-        self.transport.send([self._job(client) for client in clients])
+        first, rate = self.jobs + 1, self.algorithm.local_rate()
+        extra = self.half.extra() if self.half is not None else {}
+        self.transport.send([self._job(client, rate, extra) for client in clients])
         self.dispatch.sent(len(clients), first, self.transport.now)
 
     def _idle(self, client: int) -> None:
@@ -137,24 +139,14 @@ class Loop:
         else:
             self.transport.wake(self.world.wakes(self.seed, client, self.transport.now), client)
 
-    def _job(self, client: int) -> Job:
+    def _job(self, client: int, rate: float, extra: Mapping[str, Tensor]) -> Job:
         self.jobs += 1
-        seed = key(client, self.pool.trips[client], after=self._job_key)
+        seed = onward(onward(self._job_key, client), self.pool.trips[client])
         version, x = self.models[max(0, len(self.models) - 1 - self.dispatch.lag(seed))]
         terms = self.terms(client)
         steps = self.world.steps(self.seed, terms.steps, client, seed, self.transport.now)
-        return Job(
-            id=self.jobs,
-            client=client,
-            version=version,
-            x=x,
-            steps=steps,
-            seed=seed,
-            rate=self.algorithm.local_rate(),
-            peer_seconds=steps * terms.peer_seconds,
-            compression_rate=terms.compression_rate,
-            extra=self.half.extra() if self.half is not None else {},
-        )
+        peer_seconds = steps * terms.peer_seconds
+        return Job(self.jobs, client, version, x, steps, seed, rate, peer_seconds, terms.compression_rate, extra)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
 from offbeat.options import Bound, Options, Positive
-from offbeat.seeds import key, uniform
+from offbeat.seeds import key, onward, uniform
 from offbeat.world.availability import Always, Availability
 from offbeat.world.delays import Delay, HalfNormal, Trip
 from offbeat.world.effort import AsAsked, Effort
@@ -107,4 +107,4 @@ def _devices(seed: int) -> int:
 
 def device_key(seed: int, client: int) -> int:
     """What everything random about a device follows from: key(seed, "device", client)."""
-    return key(client, after=_devices(seed))
+    return onward(_devices(seed), client)
