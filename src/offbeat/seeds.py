@@ -39,7 +39,7 @@ def key(*path: int | str) -> int:
 
 
 def onward(k: int, number: int) -> int:
-    """The key of a path that goes on with a number: onward(key(*path), n) = key(*path, n), at a fraction of the cost."""
+    """The key of a path that goes on with a number: onward(key(*path), n) = key(*path, n), for less work."""
     return _mix(((k + _GOLDEN) ^ number) & _MASK)
 
 

@@ -116,7 +116,7 @@ def test_nothing_is_lost_twice_or_forgotten(world: World, dispatch: Dispatch, se
             assert outcome.event.job.id not in ended, "a trip ends once"
             ended.add(outcome.event.job.id)
             assert outcome.now - outcome.event.sent <= 4.0 + 1e-9, "nothing outlasts the time-out"
-        flying = [job.client for job, _ in transport.flying.values()]
+        flying = [job.client for job in transport.flying]
         assert loop.jobs == arrived + lost + len(flying), "sent = arrived + lost + in flight"
         assert len(set(flying)) == len(flying), "at most one job a client"
         assert len(flying) == loop.pool.busy <= CLIENTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from offbeat.algorithms import Algorithm
 from offbeat.clients import ServerHalf
 from offbeat.engine.dispatch import Anarchic, Dispatch
-from offbeat.engine.events import Arrival, Lost, Outcome, Tick, Transport
+from offbeat.engine.events import Arrival, Outcome, Tick, Transport
 from offbeat.engine.pool import Pool
 from offbeat.messages import Job, record
 from offbeat.seeds import key, onward
@@ -63,26 +63,25 @@ class Loop:
 
     def turn(self) -> Outcome:
         """Handle one event."""
+        algorithm, dispatch = self.algorithm, self.dispatch
         event, now = self.transport.receive(), self.transport.now
         freed, staleness, aggregated = None, 0, False
         if not isinstance(event, Tick):
-            job, arrived = event.job, isinstance(event, Arrival)
-            freed = job.client
+            job, freed = event.job, event.job.client
             self.pool.release(freed)
             if isinstance(event, Arrival):
-                staleness = self.algorithm.tau(job)
-                aggregated = self.dispatch.accepts(job)
+                staleness, aggregated = algorithm.tau(job), dispatch.accepts(job)
                 if aggregated:
-                    self.algorithm.receive(job, event.update)
+                    algorithm.receive(job, event.update)
                 if self.half is not None:  # what a client has changed at its end holds also when it is late
                     self.half.receive(event.update)
-            self.dispatch.freed(job, arrived)
-            if self.dispatch.anarchic:
+            dispatch.freed(job, isinstance(event, Arrival))
+            if dispatch.anarchic:
                 self._idle(freed)
-        stepped = self.dispatch.due(now)
+        stepped = dispatch.due(now)
         if stepped:
-            self.algorithm.step()
-            self.dispatch.stepped()
+            algorithm.step()
+            dispatch.stepped()
             self._remember()
         if isinstance(event, Tick) and event.client is not None:
             self._join(event.client)
@@ -120,9 +119,8 @@ class Loop:
         return self.dispatch.draws_sleepers or self.world.awake(self.seed, client, self.transport.now)
 
     def _dispatch(self, clients: Sequence[int]) -> None:
-        first, rate = self.jobs + 1, self.algorithm.local_rate()
-        extra = self.half.extra() if self.half is not None else {}
-        self.transport.send([self._job(client, rate, extra) for client in clients])
+        first = self.jobs + 1
+        self.transport.send(self._jobs(clients))
         self.dispatch.sent(len(clients), first, self.transport.now)
 
     def _idle(self, client: int) -> None:
@@ -139,14 +137,20 @@ class Loop:
         else:
             self.transport.wake(self.world.wakes(self.seed, client, self.transport.now), client)
 
-    def _job(self, client: int, rate: float, extra: Mapping[str, Tensor]) -> Job:
-        self.jobs += 1
-        seed = onward(onward(self._job_key, client), self.pool.trips[client])
-        version, x = self.models[max(0, len(self.models) - 1 - self.dispatch.lag(seed))]
-        terms = self.terms(client)
-        steps = self.world.steps(self.seed, terms.steps, client, seed, self.transport.now)
-        peer_seconds = steps * terms.peer_seconds
-        return Job(self.jobs, client, version, x, steps, seed, rate, peer_seconds, terms.compression_rate, extra)
+    def _jobs(self, clients: Sequence[int]) -> list[Job]:
+        now, trips, models = self.transport.now, self.pool.trips, self.models
+        rate = self.algorithm.local_rate()
+        extra = self.half.extra() if self.half is not None else {}
+        jobs = []
+        for number, client in enumerate(clients, start=self.jobs + 1):
+            seed = onward(onward(self._job_key, client), trips[client])  # key(seed, "job", client, trip)
+            version, x = models[max(0, len(models) - 1 - self.dispatch.lag(seed))]
+            terms = self.terms(client)
+            steps = self.world.steps(self.seed, terms.steps, client, seed, now)
+            peer_seconds, compression = steps * terms.peer_seconds, terms.compression_rate
+            jobs.append(Job(number, client, version, x, steps, seed, rate, peer_seconds, compression, extra))
+        self.jobs += len(jobs)
+        return jobs
 
     def state_dict(self) -> dict[str, Any]:
         return {
