@@ -36,7 +36,7 @@ _Entry = tuple[float, int, Job | Lost | Tick, float]
 
 
 class Simulated:
-    """The virtual clock, and two heaps of what will happen: what can be handled at once, and what must be trained first.
+    """The virtual clock, and two heaps of what will happen: what can be handled at once and what must be trained first.
 
     An entry is made once and moved from heap to heap.  Were a bulk's events made at once, each bulk would set off
     Python's garbage collector, which costs more than the bookkeeping.
