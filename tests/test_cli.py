@@ -136,6 +136,15 @@ def test_bench_engine() -> None:
     assert figures["arrivals_per_second"] > 0
 
 
+def test_bench_engine_with_several_numbers_of_clients() -> None:
+    sizes = ("--clients", "100", "--clients", "200100")
+    result = offbeat("bench", "engine", "--arrivals", "500", "--concurrency", "20", *sizes, "--json")
+    small, large = map(json.loads, result.output.splitlines())
+    assert (small["clients"], large["clients"]) == (100, 200_100)
+    assert small["concurrency"] == large["concurrency"] == 20
+    assert large["bytes_per_client"] < 200
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from offbeat.seeds import exponential, key, normal, stream, torch_stream, uniform
+from offbeat.seeds import exponential, key, normal, onward, stream, torch_stream, uniform, uniforms
 
 N = 100_000
 KEYS = [key(0, "moments", n) for n in range(N)]
@@ -52,6 +52,16 @@ def test_uniform_stays_below_one_and_the_logarithms_stay_finite() -> None:
     assert min(sample) >= 0
     assert max(sample) < 1
     assert all(math.isfinite(normal(k)) and exponential(k) >= 0 for k in KEYS)
+
+
+@given(st.integers(-(2**65), 2**65), st.integers(0, 40))
+def test_many_uniform_numbers_at_once_are_the_same(k: int, count: int) -> None:
+    assert uniforms(k, count) == [uniform(k + n) for n in range(count)]
+
+
+@given(PATHS, st.integers(-(2**65), 2**65))
+def test_a_key_goes_on_where_another_ends(path: tuple[int | str, ...], number: int) -> None:
+    assert onward(key(*path), number) == key(*path, number)
 
 
 def test_uniform_is_splitmix64() -> None:

@@ -265,22 +265,34 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--algorithm", default="fedbuff", show_default=True)
-@click.option("--clients", type=click.IntRange(min=1), default=10_000, show_default=True)
+@click.option("--clients", type=click.IntRange(min=1), multiple=True, default=(10_000,), show_default=True,
+              help="Several: a table of speed and memory against the number of clients.")  # fmt: skip
 @click.option("--arrivals", type=click.IntRange(min=1), default=100_000, show_default=True)
 @click.option("--concurrency", type=click.IntRange(min=1), default=1_000, show_default=True)
 @click.option("--parameters", type=click.IntRange(min=1), default=7_850, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="As one line of JSON.")
-def engine(algorithm: str, clients: int, arrivals: int, concurrency: int, parameters: int, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="As lines of JSON.")
+def engine(
+    algorithm: str, clients: Sequence[int], arrivals: int, concurrency: int, parameters: int, as_json: bool
+) -> None:
     """Arrivals a second with a trainer that does nothing, and the memory they take."""
     from offbeat.algorithms import ALGORITHMS
     from offbeat.experiments import bench
+    from offbeat.report import tables
 
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"unknown name {algorithm!r}; {nearest(algorithm, ALGORITHMS)}", key="--algorithm")
-    figures = bench.engine(algorithm, clients, arrivals, min(concurrency, clients), dim=parameters)
+    if len(clients) > 1:
+        rows = bench.engines(clients, algorithm, arrivals, concurrency, parameters)
+    else:
+        rows = [bench.engine(algorithm, clients[0], arrivals, min(concurrency, clients[0]), dim=parameters)]
     if as_json:
-        click.echo(json.dumps(figures))
+        for row in rows:
+            click.echo(json.dumps(row))
         return
+    if len(rows) > 1:
+        Console().print(tables.engine_scale(rows))
+        return
+    figures = rows[0]
     click.echo(
         f"{figures['arrivals']:,} arrivals from {figures['clients']:,} clients ({figures['concurrency']:,} busy, "
         f"{figures['parameters']:,} parameters, {algorithm}): {figures['seconds']:.1f} s, "

@@ -33,16 +33,28 @@ def _word(text: str) -> int:
 
 def key(*path: int | str) -> int:
     """The key of a path of integers and names."""
-    state = _GOLDEN
+    k = _GOLDEN
     for part in path:
-        number = _word(part) if isinstance(part, str) else part
-        state = _mix((state + _GOLDEN) & _MASK ^ (number & _MASK))
-    return state
+        k = onward(k, _word(part) if isinstance(part, str) else part)
+    return k
+
+
+def onward(k: int, number: int) -> int:
+    """The key of a path that goes on with a number: onward(key(*path), n) = key(*path, n), for less work."""
+    return _mix(((k + _GOLDEN) ^ number) & _MASK)
 
 
 def uniform(k: int) -> float:
     """A number in [0, 1) with 53 random bits."""
     return (_mix((k + _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def uniforms(k: int, count: int) -> list[float]:
+    """uniform(k), uniform(k + 1), …"""
+    z = np.arange(count, dtype=np.uint64) + np.uint64((k + _GOLDEN) & _MASK)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return [n * 2.0**-53 for n in ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).tolist()]
 
 
 def normal(k: int) -> float:

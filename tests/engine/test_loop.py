@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import io
+from collections.abc import Sequence
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import Quadratics
+from tests.support import Quadratics, job
 
 from offbeat.algorithms import CA2FL, Algorithm, FedAvg, FedBuff
 from offbeat.engine import (
@@ -24,7 +26,10 @@ from offbeat.engine import (
     Rounds,
     Simulated,
     Terms,
+    Tick,
+    Trainer,
 )
+from offbeat.messages import Job, Update
 from offbeat.world import (
     Always,
     Availability,
@@ -34,6 +39,7 @@ from offbeat.world import (
     Exponential,
     HalfNormal,
     LogNormal,
+    Speeds,
     Uniform,
     World,
 )
@@ -88,11 +94,17 @@ def dispatches(draw: st.DrawFn) -> Dispatch:
     }[kind]
 
 
-def build(world: World, dispatch: Dispatch, seed: int, algorithm: Algorithm | None = None, bulk: int = 64) -> Loop:
+def build(
+    world: World,
+    dispatch: Dispatch,
+    seed: int,
+    algorithm: Algorithm | None = None,
+    bulk: int = 64,
+    trainer: Trainer | None = None,
+) -> Loop:
     rule = algorithm or FedBuff()
     rule.start(torch.zeros(3), CLIENTS)
-    trainer = Quadratics(torch.randn((CLIENTS, 3), generator=torch.Generator().manual_seed(1)), lr=0.1, steps=2)
-    trainer.bulk = bulk
+    trainer = trainer or Bulks(bulk)
     return Loop(rule, dispatch, world, Simulated(world, trainer, seed), CLIENTS, lambda _: Terms(2), seed)
 
 
@@ -116,7 +128,7 @@ def test_nothing_is_lost_twice_or_forgotten(world: World, dispatch: Dispatch, se
             assert outcome.event.job.id not in ended, "a trip ends once"
             ended.add(outcome.event.job.id)
             assert outcome.now - outcome.event.sent <= 4.0 + 1e-9, "nothing outlasts the time-out"
-        flying = [job.client for job, _ in transport.flying.values()]
+        flying = [job.client for job in transport.flying]
         assert loop.jobs == arrived + lost + len(flying), "sent = arrived + lost + in flight"
         assert len(set(flying)) == len(flying), "at most one job a client"
         assert len(flying) == loop.pool.busy <= CLIENTS
@@ -129,8 +141,6 @@ def test_nothing_is_lost_twice_or_forgotten(world: World, dispatch: Dispatch, se
 def test_a_state_saved_between_two_turns_goes_on_identically(
     world: World, dispatch: Dispatch, seed: int, cut: int
 ) -> None:
-    import copy
-
     algorithm = CA2FL
     whole = build(world, copy.deepcopy(dispatch), seed, algorithm())
     first = build(world, copy.deepcopy(dispatch), seed, algorithm())
@@ -157,8 +167,6 @@ def test_a_state_saved_between_two_turns_goes_on_identically(
 @given(dispatches(), st.integers(0, 100), st.sampled_from([1, 3, 64]))
 @settings(max_examples=40, deadline=None)
 def test_how_many_are_trained_at_once_does_not_matter(dispatch: Dispatch, seed: int, bulk: int) -> None:
-    import copy
-
     one = build(World(), copy.deepcopy(dispatch), seed)
     other = build(World(), copy.deepcopy(dispatch), seed, bulk=bulk)
     one.start()
@@ -167,6 +175,64 @@ def test_how_many_are_trained_at_once_does_not_matter(dispatch: Dispatch, seed: 
         one.turn()
         other.turn()
     assert torch.equal(one.algorithm.x, other.algorithm.x)
+
+
+class Bulks(Quadratics):
+    """Remembers what was trained together."""
+
+    def __init__(self, bulk: int) -> None:
+        super().__init__(torch.randn((CLIENTS, 3), generator=torch.Generator().manual_seed(1)), lr=0.1, steps=2)
+        self.bulk = bulk
+        self.bulks: list[list[int]] = []
+
+    def train(self, jobs: Sequence[Job]) -> list[Update]:
+        self.bulks.append([job.id for job in jobs])
+        return super().train(jobs)
+
+
+@given(worlds, dispatches(), st.integers(0, 1000), st.sampled_from([1, 3, 64]), st.booleans())
+@settings(max_examples=120, deadline=None)
+def test_jobs_may_be_trained_elsewhere(world: World, dispatch: Dispatch, seed: int, bulk: int, saved: bool) -> None:
+    """wanted() and deliver() from outside give the run, and the bulks, of a transport that trains by itself."""
+    own, idle, outside = Bulks(bulk), Bulks(bulk), Bulks(bulk)
+    one, other = (build(world, copy.deepcopy(dispatch), seed, trainer=trainer) for trainer in (own, idle))
+    transport = other.transport
+    assert isinstance(transport, Simulated)
+    one.start()
+    other.start()
+    for _ in range(80):
+        while jobs := transport.wanted():
+            assert [job.id for job in transport.wanted()] == [job.id for job in jobs], "asking changes nothing"
+            if saved:  # neither does a checkpoint between asking and delivering
+                transport.load_state_dict(transport.state_dict())
+                jobs = transport.wanted()
+            transport.deliver(outside.train(jobs))
+        mine, theirs = one.turn(), other.turn()
+        assert (mine.now, mine.staleness, mine.stepped, type(mine.event)) == (
+            theirs.now, theirs.staleness, theirs.stepped, type(theirs.event),
+        )  # fmt: skip
+    assert torch.equal(one.algorithm.x, other.algorithm.x)
+    assert outside.bulks == own.bulks
+    assert not idle.bulks, "nothing is left to train"
+
+
+def test_only_what_the_next_event_needs_is_wanted() -> None:
+    """Three clients of different speed, and a moment that was asked for before any of them is back."""
+    world = World(delay=Speeds(seconds_per_step=(0.5, 3.0, 2.0), jitter=0.0))
+    trainer = Bulks(bulk=2)
+    transport = Simulated(world, trainer, seed=0)
+    assert transport.wanted() == []
+    jobs = [job(number, client, 0, torch.zeros(3), steps=1) for number, client in ((1, 0), (2, 1), (3, 2))]
+    transport.send(jobs)
+    transport.wake(0.1)
+    assert transport.wanted() == [], "the next event is a tick"
+    assert transport.receive() == Tick()
+    assert [j.id for j in transport.wanted()] == [1, 3], "the earliest arrivals, in their order"
+    transport.deliver(trainer.train(transport.wanted()))
+    assert transport.wanted() == [], "the next event is trained"
+    assert transport.next_at == 0.5
+    assert [transport.receive().job.id for _ in range(3)] == [1, 3, 2]  # type: ignore[union-attr]
+    assert trainer.bulks == [[1, 3], [2]], "what nobody has delivered is trained by the transport's own trainer"
 
 
 def test_the_same_client_has_the_same_luck_under_every_algorithm() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from offbeat.messages import Job, Update
+from offbeat.messages import Job, Update, record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arrival:
     """An update came back."""
 
@@ -18,7 +17,7 @@ class Arrival:
     sent: float  # when the job left
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lost:
     """The server has given a trip up; its client is free again."""
 
@@ -26,7 +25,7 @@ class Lost:
     sent: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tick:
     """A moment that was asked for with `wake`; `client` is the one that joins by its own will, if any."""
 
@@ -51,7 +50,7 @@ class Transport(Protocol):
         """The next event, in order of time."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """One turn of the loop: the event, what became of it, and whether the server stepped."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -12,14 +11,14 @@ from torch import Tensor
 from offbeat.algorithms import Algorithm
 from offbeat.clients import ServerHalf
 from offbeat.engine.dispatch import Anarchic, Dispatch
-from offbeat.engine.events import Arrival, Lost, Outcome, Tick, Transport
+from offbeat.engine.events import Arrival, Outcome, Tick, Transport
 from offbeat.engine.pool import Pool
-from offbeat.messages import Job
-from offbeat.seeds import key
-from offbeat.world import World
+from offbeat.messages import Job, record
+from offbeat.seeds import key, onward
+from offbeat.world import Always, World
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Terms:
     """What the server asks of a client."""
 
@@ -48,6 +47,7 @@ class Loop:
         self.half = half  # the server's half of the client rule
         self.outgoing = outgoing  # x as it goes out
         self.seed = seed
+        self._job_key = key(seed, "job")
         self.pool = Pool(clients, seed)
         self.jobs = 0  # ever sent
         self.asleep_until = 0.0  # nobody but a client that comes free need be looked at before
@@ -63,29 +63,30 @@ class Loop:
 
     def turn(self) -> Outcome:
         """Handle one event."""
-        event = self.transport.receive()
-        staleness, aggregated = 0, False
-        if isinstance(event, (Arrival, Lost)):
-            self.pool.release(event.job.client)
+        algorithm, dispatch = self.algorithm, self.dispatch
+        event, now = self.transport.receive(), self.transport.now
+        freed, staleness, aggregated = None, 0, False
+        if not isinstance(event, Tick):
+            job, freed = event.job, event.job.client
+            self.pool.release(freed)
             if isinstance(event, Arrival):
-                staleness = self.algorithm.tau(event.job)
-                aggregated = self.dispatch.accepts(event.job)
+                staleness, aggregated = algorithm.tau(job), dispatch.accepts(job)
                 if aggregated:
-                    self.algorithm.receive(event.job, event.update)
+                    algorithm.receive(job, event.update)
                 if self.half is not None:  # what a client has changed at its end holds also when it is late
                     self.half.receive(event.update)
-            self.dispatch.freed(event.job, isinstance(event, Arrival))
-            if self.dispatch.anarchic:
-                self._idle(event.job.client)
-        stepped = self.dispatch.due(self.transport.now)
+            dispatch.freed(job, isinstance(event, Arrival))
+            if dispatch.anarchic:
+                self._idle(freed)
+        stepped = dispatch.due(now)
         if stepped:
-            self.algorithm.step()
-            self.dispatch.stepped()
+            algorithm.step()
+            dispatch.stepped()
             self._remember()
         if isinstance(event, Tick) and event.client is not None:
             self._join(event.client)
-        self._send(event.job.client if isinstance(event, (Arrival, Lost)) else None)
-        return Outcome(self.transport.now, event, staleness, aggregated, stepped)
+        self._send(freed)
+        return Outcome(now, event, staleness, aggregated, stepped)
 
     def _remember(self) -> None:
         """Keep the new version for those that will start from it."""
@@ -107,7 +108,8 @@ class Loop:
     def _draw(self, count: int) -> list[int]:
         network = self.algorithm.network()
         if network is None or network.clusters == 1:
-            return self.pool.draw(count, self._awake, self.dispatch.weights)
+            everybody = self.dispatch.draws_sleepers or isinstance(self.world.availability, Always)
+            return self.pool.draw(count, None if everybody else self._awake, self.dispatch.weights)
         clusters, n = network.clusters, len(self.pool)  # as many of each cluster
         members = (lambda c, k=k: network.cluster(c, n) == k and self._awake(c) for k in range(clusters))
         weights = self.dispatch.weights
@@ -118,7 +120,7 @@ class Loop:
 
     def _dispatch(self, clients: Sequence[int]) -> None:
         first = self.jobs + 1
-        self.transport.send([self._job(client) for client in clients])
+        self.transport.send(self._jobs(clients))
         self.dispatch.sent(len(clients), first, self.transport.now)
 
     def _idle(self, client: int) -> None:
@@ -135,24 +137,20 @@ class Loop:
         else:
             self.transport.wake(self.world.wakes(self.seed, client, self.transport.now), client)
 
-    def _job(self, client: int) -> Job:
-        self.jobs += 1
-        seed = key(self.seed, "job", client, self.pool.trips[client])
-        version, x = self.models[max(0, len(self.models) - 1 - self.dispatch.lag(seed))]
-        terms = self.terms(client)
-        steps = self.world.steps(self.seed, terms.steps, client, seed, self.transport.now)
-        return Job(
-            id=self.jobs,
-            client=client,
-            version=version,
-            x=x,
-            steps=steps,
-            seed=seed,
-            rate=self.algorithm.local_rate(),
-            peer_seconds=steps * terms.peer_seconds,
-            compression_rate=terms.compression_rate,
-            extra=self.half.extra() if self.half is not None else {},
-        )
+    def _jobs(self, clients: Sequence[int]) -> list[Job]:
+        now, trips, models = self.transport.now, self.pool.trips, self.models
+        rate = self.algorithm.local_rate()
+        extra = self.half.extra() if self.half is not None else {}
+        jobs = []
+        for number, client in enumerate(clients, start=self.jobs + 1):
+            seed = onward(onward(self._job_key, client), trips[client])  # key(seed, "job", client, trip)
+            version, x = models[max(0, len(models) - 1 - self.dispatch.lag(seed))]
+            terms = self.terms(client)
+            steps = self.world.steps(self.seed, terms.steps, client, seed, now)
+            peer_seconds, compression = steps * terms.peer_seconds, terms.compression_rate
+            jobs.append(Job(number, client, version, x, steps, seed, rate, peer_seconds, compression, extra))
+        self.jobs += len(jobs)
+        return jobs
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from offbeat.seeds import key, uniform
+from offbeat.seeds import key, uniforms
 
+AHEAD = 256  # random numbers that are made at once
 PATIENCE = 32  # random picks before all idle clients are looked through for one that is awake
 
 
@@ -25,6 +26,7 @@ class Pool:
         self.idle = clients
         self.draws = 0
         self._key = key(seed, "draw")
+        self._ahead: list[float] = []  # random numbers for the next draws, the last one first
 
     def __len__(self) -> int:
         return len(self.order)
@@ -33,39 +35,36 @@ class Pool:
     def busy(self) -> int:
         return len(self.order) - self.idle
 
-    def draw(self, count: int, awake: Callable[[int], bool], weights: Sequence[float] = ()) -> list[int]:
+    def draw(self, count: int, awake: Callable[[int], bool] | None, weights: Sequence[float] = ()) -> list[int]:
         """Up to `count` idle clients that are awake, without replacement; they are busy from now on.
 
-        Uniformly, or one after the other with probabilities in proportion to their weights.
+        Uniformly, or one after the other with probabilities in proportion to their weights.  Without `awake` everybody
+        is.
         """
         drawn: list[int] = []
-        awake_ones: list[int] | None = None  # looked through once a draw at most
-        while len(drawn) < count:
-            client = self._guess(awake) if awake_ones is None and not weights else None
-            if client is None:
-                if awake_ones is None:
-                    awake_ones = [c for c in self.order[: self.idle] if awake(c)]
-                client = self._choose(awake_ones, weights)
-            if client is None:
-                break
-            self.take(client)
-            drawn.append(client)
+        while not weights and len(drawn) < count and (client := self._guess(awake)) is not None:
+            drawn.append(self.take(client))
+        if len(drawn) < count:
+            candidates = [c for c in self.order[: self.idle] if awake is None or awake(c)]
+            while len(drawn) < count and (client := self._choose(candidates, weights)) is not None:
+                drawn.append(self.take(client))
         return drawn
 
-    def take(self, client: int) -> None:
-        self._swap(client, self.idle - 1)
+    def take(self, client: int) -> int:
         self.idle -= 1
+        self._swap(client, self.idle)
         self.trips[client] += 1
+        return client
 
     def release(self, client: int) -> None:
         self._swap(client, self.idle)
         self.idle += 1
 
-    def _guess(self, awake: Callable[[int], bool]) -> int | None:
+    def _guess(self, awake: Callable[[int], bool] | None) -> int | None:
         """A few random picks, one of which is usually awake."""
         for _ in range(PATIENCE if self.idle else 0):
             client = self.order[int(self._uniform() * self.idle)]
-            if awake(client):
+            if awake is None or awake(client):
                 return client
         return None
 
@@ -80,8 +79,10 @@ class Pool:
         return candidates.pop()
 
     def _uniform(self) -> float:
+        if not self._ahead:
+            self._ahead = uniforms(self._key + self.draws + 1, AHEAD)[::-1]
         self.draws += 1
-        return uniform(self._key + self.draws)
+        return self._ahead.pop()
 
     def _swap(self, client: int, place: int) -> None:
         other, old = self.order[place], self.place[client]
@@ -93,7 +94,7 @@ class Pool:
         return {"idle": self.idle, "draws": self.draws, **columns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.idle, self.draws = state["idle"], state["draws"]
+        self.idle, self.draws, self._ahead = state["idle"], state["draws"], []
         self.order = array("q", state["order"].cpu().numpy().tobytes())
         self.trips = array("q", state["trips"].cpu().numpy().tobytes())
         for place, client in enumerate(self.order):

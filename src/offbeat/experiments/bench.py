@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import resource
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from typing import Any
 
@@ -70,6 +73,27 @@ def engine(
         "arrivals_per_second": arrivals / seconds,
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def engines(
+    clients: Sequence[int], algorithm: str = "fedbuff", arrivals: int = 100_000, concurrency: int = 1_000,
+    dim: int = 7_850,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The same with different numbers of clients and equally many of them busy, each in a fresh process.
+
+    So the peaks can be compared: `bytes_per_client` is what each client more than in the row before has cost.
+    """
+    sizes = sorted(set(clients))
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=fresh, max_tasks_per_child=1) as process:
+        rows = [
+            process.submit(engine, algorithm, size, arrivals, min(concurrency, sizes[0]), dim=dim).result()
+            for size in sizes
+        ]
+    for before, row in itertools.pairwise(rows):
+        megabytes = row["peak_megabytes"] - before["peak_megabytes"]
+        row["bytes_per_client"] = megabytes * 2**20 / (row["clients"] - before["clients"])
+    return rows
 
 
 def copy_bandwidth(megabytes: int = 256) -> float:

@@ -67,6 +67,24 @@ def _time(group: Sequence[Mapping[str, Any]], target: float | None) -> str:
     return spread(reached, "{:.0f}") + share
 
 
+def engine_scale(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What `offbeat bench engine` has measured with several numbers of clients."""
+    first = rows[0]
+    setting = f"{first['concurrency']:,} busy, d = {first['parameters']:,}"
+    caption = f"{first['algorithm']}, {first['arrivals']:,} arrivals, {setting}"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
+    for name in ("clients", "arrivals/s", "peak MB", "bytes a client more"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row['clients']:,}",
+            f"{row['arrivals_per_second']:,.0f}",
+            f"{row['peak_megabytes']:,.0f}",
+            f"{row['bytes_per_client']:.1f}" if "bytes_per_client" in row else "–",
+        )
+    return table
+
+
 def server_costs(rows: Sequence[Mapping[str, Any]]) -> Table:
     """What `offbeat bench server` has measured."""
     first = rows[0]

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from offbeat.errors import ConfigError
+from offbeat.messages import record
 from offbeat.options import Bound, NonNegative, Options, Positive, Probability
 from offbeat.seeds import exponential, key, normal, uniform
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trip:
     """What a delay law may look at."""
 

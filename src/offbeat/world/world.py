@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -9,7 +10,7 @@ from typing import Annotated, Literal
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
 from offbeat.options import Bound, Options, Positive
-from offbeat.seeds import key, uniform
+from offbeat.seeds import key, onward, uniform
 from offbeat.world.availability import Always, Availability
 from offbeat.world.delays import Delay, HalfNormal, Trip
 from offbeat.world.effort import AsAsked, Effort
@@ -42,18 +43,20 @@ class World(Options):
 
     def trip(self, seed: int, job: Job, bytes_down: int, bytes_up: int, now: float) -> tuple[float, bool]:
         """When a job sent now ends and whether its update arrives; if not, the server gives up at that moment."""
-        end = math.inf
-        if not (self.loss and uniform(key(job.seed, "loss")) < self.loss):
-            client_key, trip_key = key(seed, "device", job.client), key(job.seed, "delay")
-            seconds = self.delay.seconds(Trip(job.client, client_key, trip_key, job.steps, bytes_down, bytes_up))
-            limit = math.inf if self.trip_timeout is None else now + self.trip_timeout
-            end = self._end(job.client, client_key, now, seconds + job.peer_seconds, limit)
-        if end == math.inf and self.trip_timeout is None:
+        limit = math.inf if self.trip_timeout is None else now + self.trip_timeout
+        if self.loss and uniform(key(job.seed, "loss")) < self.loss:
+            return limit, False
+        client_key = device_key(seed, job.client)
+        trip = Trip(job.client, client_key, key(job.seed, "delay"), job.steps, bytes_down, bytes_up)
+        seconds = self.delay.seconds(trip) + job.peer_seconds
+        always = isinstance(self.availability, Always)
+        end = now + seconds if always else self._end(job.client, client_key, now, seconds, limit)
+        if end > limit:
+            return limit, False
+        if end == math.inf:
             raise ConfigError(
                 f"needed: client {job.client} was asked while it sleeps, and never wakes up", key="trip_timeout"
             )
-        if self.trip_timeout is not None and end > now + self.trip_timeout:
-            return now + self.trip_timeout, False
         return end, True
 
     def _end(self, client: int, client_key: int, now: float, seconds: float, limit: float) -> float:
@@ -83,11 +86,25 @@ class World(Options):
             raise ConfigError("nobody is ever awake", key="world.availability.probability")
 
     def awake(self, seed: int, client: int, now: float) -> bool:
-        return self.availability.span(client, key(seed, "device", client), now)[0]
+        if isinstance(self.availability, Always):
+            return True
+        return self.availability.span(client, device_key(seed, client), now)[0]
 
     def wakes(self, seed: int, client: int, now: float) -> float:
         """When a client that sleeps may be awake."""
-        return self.availability.span(client, key(seed, "device", client), now)[1]
+        return self.availability.span(client, device_key(seed, client), now)[1]
 
     def steps(self, seed: int, asked: int, client: int, job_seed: int, now: float) -> int:
-        return self.effort.steps(asked, client, key(seed, "device", client), job_seed, now)
+        if isinstance(self.effort, AsAsked):
+            return asked
+        return self.effort.steps(asked, client, device_key(seed, client), job_seed, now)
+
+
+@functools.cache
+def _devices(seed: int) -> int:
+    return key(seed, "device")
+
+
+def device_key(seed: int, client: int) -> int:
+    """What everything random about a device follows from: key(seed, "device", client)."""
+    return onward(_devices(seed), client)
