@@ -130,7 +130,7 @@ def sweep(
     quiet: bool,
 ) -> None:
     """Run variants × grid × seeds of FILE.toml or preset:NAME, and compare them."""
-    from offbeat.experiments.progress import Display
+    from offbeat.experiments.progress import Display, Together
     from offbeat.experiments.sweep import Cell, Sweep
     from offbeat.report import plots, tables
 
@@ -139,32 +139,36 @@ def sweep(
     plan.check(data_dir)
     folder = out or _new_folder(file, "sweep")
     console = Console()
-    summaries: dict[str, list[dict[str, Any]]] = {}
-    folders: dict[str, list[pathlib.Path]] = {}
+    ended: dict[str, dict[str, Any]] = {}
     display: list[Display] = []
 
-    def watch(cell: Cell) -> Any:
+    def watch(cells: Sequence[Cell]) -> list[Any]:
         for old in display:
             old.__exit__(None, None, None)
-        display[:] = [Display(console, f"{cell.label} seed {cell.seed}", quiet)]
-        return display[0].__enter__().watch
+        label = f"{cells[0].label} seed {cells[0].seed}" if len(cells) == 1 else f"{len(cells)} runs at once"
+        display[:] = [Display(console, label, quiet)]
+        show, all_ = display[0].__enter__().watch, Together()
+        return [all_.watch(place, show) for place in range(len(cells))]
 
     try:
         for cell, summary in plan.run(folder, data_dir, watch, _modules(file)):
             if summary is None:
                 break
-            summaries.setdefault(cell.label, []).append(summary)
-            if summary:
-                folders.setdefault(cell.label, []).append(folder / cell.folder)
+            ended[cell.folder] = summary
     finally:
         for last in display:
             last.__exit__(None, None, None)
-    done = sum(map(len, summaries.values()))
-    if done < len(plan.cells):
+    if len(ended) < len(plan.cells):
         console.print(
-            f"interrupted after {done} of {len(plan.cells)} runs; the same command with --out {folder} goes on"
+            f"interrupted after {len(ended)} of {len(plan.cells)} runs; the same command with --out {folder} goes on"
         )
         sys.exit(INTERRUPTED)
+    summaries: dict[str, list[dict[str, Any]]] = {}
+    folders: dict[str, list[pathlib.Path]] = {}
+    for cell in plan.cells:
+        summaries.setdefault(cell.label, []).append(ended[cell.folder])
+        if ended[cell.folder]:
+            folders.setdefault(cell.label, []).append(folder / cell.folder)
     console.print(tables.results(summaries))
     if folders:
         target = next((s["target"] for group in summaries.values() for s in group if s), None)

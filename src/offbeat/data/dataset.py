@@ -68,10 +68,17 @@ class Dataset:
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The training data on a device, copied there once."""
-        places: dict[torch.device, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_places", {})
-        if device not in places:
-            places[device] = self.x.to(device), self.y.to(device)
-        return places[device]
+        return self._on("train", device, self.x, self.y)
+
+    def test_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The same for the test data."""
+        return self._on("test", device, self.test_x, self.test_y)
+
+    def _on(self, part: str, device: torch.device, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        places: dict[tuple[str, torch.device], tuple[Tensor, Tensor]] = self.__dict__.setdefault("_places", {})
+        if (part, device) not in places:
+            places[part, device] = x.to(device), y.to(device)
+        return places[part, device]
 
     def prepare(self, raw: Tensor) -> Tensor:
         """(…, *shape) as stored → floats, or tokens as int64, as the model sees them."""

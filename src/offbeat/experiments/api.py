@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pathlib
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -101,25 +102,43 @@ def execute(
 ) -> Result:
     """Run an experiment; everything is checked before the folder is made.  Ctrl-C ends it in good order."""
     with interruptible() as interrupted:
-        assembly = experiment.assemble(data_dir)
-        new = Run(assembly, interrupted, watch, pathlib.Path(out) if out is not None else None)
-        if out is not None:
-            origin = Origin(*(str(pathlib.Path(p).resolve()) if p is not None else None for p in (data_dir, modules)))
-            new.open(pathlib.Path(out), _resolved(experiment, assembly), origin)
-        return new.execute()
+        return begin(experiment, interrupted, out=out, data_dir=data_dir, modules=modules, watch=watch).execute()
+
+
+def begin(
+    experiment: Experiment,
+    interrupted: threading.Event,
+    *,
+    out: Path | None = None,
+    data_dir: Path | None = None,
+    modules: Path | None = None,
+    watch: Watch | None = None,
+) -> Run:
+    """A run that is ready to go, with its folder."""
+    assembly = experiment.assemble(data_dir)
+    new = Run(assembly, interrupted, watch, pathlib.Path(out) if out is not None else None)
+    if out is not None:
+        origin = Origin(*(str(pathlib.Path(p).resolve()) if p is not None else None for p in (data_dir, modules)))
+        new.open(pathlib.Path(out), _resolved(experiment, assembly), origin)
+    return new
 
 
 def resume(path: Path, *, data_dir: Path | None = None, watch: Watch | None = None) -> Result:
     """Go on with an interrupted run.  The result is that of a run that was never interrupted."""
+    folder = pathlib.Path(path)
+    return continue_(stored(folder), folder, data_dir, watch)
+
+
+def stored(folder: pathlib.Path) -> Experiment:
+    """The experiment of a run folder."""
     from offbeat.experiments.config import parse, read
 
-    folder = pathlib.Path(path)
     if not (folder / "config.toml").is_file():
         raise RunFolderError(f"{folder} is not a run folder: it has no config.toml")
     modules = Origin.of(folder).modules
     if modules is not None and modules not in sys.path:
         sys.path.insert(0, modules)
-    return continue_(parse(read(folder / "config.toml")), folder, data_dir, watch)
+    return parse(read(folder / "config.toml"))
 
 
 def continue_(experiment: Experiment, folder: pathlib.Path, data_dir: Path | None, watch: Watch | None) -> Result:
@@ -127,12 +146,23 @@ def continue_(experiment: Experiment, folder: pathlib.Path, data_dir: Path | Non
     if (folder / "summary.json").is_file():
         raise RunFolderError(f"{folder} is finished: {read_json(folder / 'summary.json')['rounds']} rounds")
     with interruptible() as interrupted:
-        assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
-        if _resolved(experiment, assembly) != (folder / "config.toml").read_text(encoding="utf-8"):
-            raise RunFolderError(f"{folder} holds another experiment: compare its config.toml")
-        old = Run(assembly, interrupted, watch, folder)
-        old.reopen(folder)
-        return old.execute()
+        return reopen(experiment, interrupted, folder, data_dir, watch).execute()
+
+
+def reopen(
+    experiment: Experiment,
+    interrupted: threading.Event,
+    folder: pathlib.Path,
+    data_dir: Path | None,
+    watch: Watch | None,
+) -> Run:
+    """A run that was interrupted, ready to go on."""
+    assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
+    if _resolved(experiment, assembly) != (folder / "config.toml").read_text(encoding="utf-8"):
+        raise RunFolderError(f"{folder} holds another experiment: compare its config.toml")
+    old = Run(assembly, interrupted, watch, folder)
+    old.reopen(folder)
+    return old
 
 
 def _resolved(experiment: Experiment, assembly: Assembly) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import os
 import pathlib
 from dataclasses import dataclass, field
@@ -321,6 +322,21 @@ class Assembly:
     @property
     def work(self) -> Work:
         return self.executor.work
+
+    @property
+    def pool(self) -> object:
+        """Equal for runs whose jobs can be trained in one stack; None where nothing is gained by it."""
+        if isinstance(self.executor, Gossip) or self.executor.bulk == 1:
+            return None
+        work, module = self.work, self.work.module
+        fixed = hashlib.sha256()  # what is no part of x must be the same for all
+        for name, value in sorted(module.state_dict().items()):
+            if name not in work.layout.names:
+                fixed.update(name.encode() + value.cpu().numpy().tobytes())
+        return (
+            self.executor_name, str(work.device), work.precision, work.augment, id(work.data.dataset), str(module),
+            work.layout.fingerprint, fixed.hexdigest(),
+        )  # fmt: skip
 
     def terms(self, client: int) -> Terms:
         """What is asked of a client: as the client rule says, or as an algorithm that plans has chosen."""

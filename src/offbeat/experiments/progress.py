@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from rich.console import Console, RenderableType
@@ -11,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from offbeat.experiments.run import Glance
+from offbeat.experiments.run import Glance, Watch
 
 PLAIN_SECONDS = 5.0  # between two plain lines
 
@@ -42,6 +43,37 @@ class _Bar(Progress):
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
             yield Text("  " + task.fields["headline"], no_wrap=True, overflow="ellipsis")
+
+
+@dataclass
+class Together:
+    """What runs that go on at once have shown last, as one."""
+
+    glances: dict[int, Glance] = field(default_factory=dict)
+
+    def watch(self, place: int, show: Watch) -> Watch:
+        """For the run at this place; `show` is given the sum."""
+
+        def watch(glance: Glance) -> None:
+            self.glances[place] = glance
+            show(self.sum())
+
+        return watch
+
+    def sum(self) -> Glance:
+        """The rounds, steps and updates of all; the figures of accuracy and time are of the run that is least far."""
+        glances = list(self.glances.values())
+        last = min(glances, key=done)
+        tallies = [glance.tally for glance in glances]
+        tally = replace(
+            last.tally,
+            version=sum(t.version for t in tallies),
+            updates=sum(t.updates for t in tallies),
+            client_steps=sum(t.client_steps for t in tallies),
+            staleness_sum=sum(t.staleness_sum for t in tallies),
+            staleness_max=max(t.staleness_max for t in tallies),
+        )
+        return Glance(tally, sum(g.rounds for g in glances), last.virtual_limit, last.metrics)
 
 
 class Display:

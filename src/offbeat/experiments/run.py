@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import hashlib
 import json
 import pathlib
@@ -11,20 +12,24 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
-from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated, threads
-from offbeat.engine.executors import Gossip
-from offbeat.errors import ConfigError, OffbeatError, RunFolderError
+from offbeat.engine import Arrival, Executor, Loop, Lost, Outcome, Simulated
+from offbeat.engine.evaluate import Score
+from offbeat.engine.executors import Gossip, arithmetic, threads
+from offbeat.engine.executors.base import Outcome as Trained
+from offbeat.engine.executors.base import Task
+from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.experiment import Assembly
 from offbeat.experiments.folder import STATUS, Origin, RunFolder, write_atomic, write_json
 from offbeat.memory import Disk
+from offbeat.messages import Job, Update
 
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
@@ -124,6 +129,7 @@ class Run:
         self.tally = Tally()
         self.metrics: list[dict[str, Any]] = []
         self.folder: RunFolder | None = None
+        self._pending: tuple[Score, dict[str, Any]] | None = None  # a test whose figures are not read yet
         self._fruitless = 0  # events in a row that brought no update
         self._wall_before = 0.0
         self._started = time.monotonic()
@@ -132,15 +138,27 @@ class Run:
 
     def execute(self) -> Result:
         """Run to the end, or until interrupted."""
+        outcome = together([self])[0]
+        if isinstance(outcome, DivergenceError):
+            raise outcome
+        return outcome
+
+    def advance(self) -> Generator[list[Job], list[Trained], Result]:
+        """Run; whenever jobs must be trained, yield them and go on with what came of them.
+
+        So whoever drives this can train the jobs of several runs at once.
+        """
         self._started = time.monotonic()
         fresh = not self.metrics
-        with threads(self.assembly.work), self._ending():
+        with self._ending():
             if fresh:
                 self.loop.start()
                 self._evaluate()
             saved = watched = self._started
             pause = CHECKPOINT_SECONDS
             while not self._finished() and not self.interrupted.is_set():
+                while jobs := self.transport.wanted():
+                    self.transport.deliver(_updates((yield jobs)))
                 self._turn()
                 now = time.monotonic()
                 if now - watched > WATCH_SECONDS:
@@ -173,13 +191,15 @@ class Run:
         return self.tally.version >= self.experiment.rounds or (limit is not None and self.transport.next_at > limit)
 
     def _evaluate(self) -> None:
-        accuracy, loss = self.assembly.evaluate(self.loop.algorithm.x)
+        """Test x.  On a GPU this only begins here; the figures are read before the next test, or when needed."""
+        self._settle()
+        score = self.assembly.evaluate(self.loop.algorithm.x)
         tally = self._timed()
         line = {
             "version": tally.version,
             "virtual_seconds": tally.virtual_seconds,
-            "accuracy": accuracy,
-            "loss": loss,
+            "accuracy": 0.0,
+            "loss": 0.0,
             "staleness_mean": tally.staleness_mean,
             "staleness_max": tally.staleness_max,
             "updates": tally.updates,
@@ -188,6 +208,16 @@ class Run:
             "client_steps": tally.client_steps,
             "wall_seconds": tally.wall_seconds,
         }
+        self._pending = score, line
+        if self.experiment.device == "cpu":
+            self._settle()
+
+    def _settle(self) -> None:
+        """Record the test that was begun last."""
+        if self._pending is None:
+            return
+        (score, line), self._pending = self._pending, None
+        line["accuracy"], line["loss"] = score()
         self.metrics.append(line)
         if self.folder:
             self.folder.metric(line)
@@ -206,8 +236,10 @@ class Run:
     def _finish(self) -> Result:
         if self.tally.version < self.experiment.rounds and self.experiment.virtual_seconds is not None:
             self.tally.virtual_seconds = self.experiment.virtual_seconds  # nothing more happens before it
+        self._settle()
         if self.metrics[-1]["version"] != self.tally.version:
             self._evaluate()
+            self._settle()
         summary = self.summary()
         if self.folder:
             self._save_model()
@@ -219,6 +251,7 @@ class Run:
         return Result(self.loop.algorithm.x, summary, self.metrics, self.folder.path if self.folder else None)
 
     def _interrupt(self) -> Result:
+        self._settle()
         if self.folder:
             self._checkpoint()
             self.folder.close()
@@ -276,6 +309,8 @@ class Run:
             "clients": self.assembly.work.data.clients,
             "parameters": self.assembly.work.layout.dim,
             "executor": self.assembly.executor_name,
+            "executors_tried": self.assembly.rates,
+            "precision": self.experiment.precision,
             "device": self.experiment.device,
         }
 
@@ -314,6 +349,7 @@ class Run:
 
     def _checkpoint(self) -> None:
         assert self.folder
+        self._settle()
         self.folder.updates.flush()
         checkpoint.save(
             self.folder.path / "checkpoint",
@@ -336,6 +372,62 @@ class Run:
         self.assembly.work.layout.write(module, self.loop.algorithm.x)
         tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
         write_atomic(self.folder.path / "model.safetensors", save(tensors))
+
+
+def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
+    """Run them at once, the jobs of all in one stack, and see what becomes of each.
+
+    The runs share their model, data and executor; every one of them has the results that it would have alone, up to the
+    rounding of a larger stack.  Other errors than a divergence end all of them, in good order.
+    """
+    executor = runs[0].assembly.executor
+    ended: dict[int, Result | DivergenceError] = {}
+    waiting: dict[int, list[Job]] = {}
+    failures: list[OffbeatError] = []
+    routines = [run.advance() for run in runs]
+
+    def go_on(place: int, step: Callable[[], list[Job]]) -> None:
+        try:
+            waiting[place] = step()
+        except StopIteration as end:
+            ended[place] = end.value
+        except DivergenceError as error:
+            ended[place] = error
+        except OffbeatError as error:
+            failures.append(error)
+            for run in runs:  # the others stop where they are, with a checkpoint
+                run.interrupted.set()
+
+    with threads(executor.work), arithmetic(executor.work), contextlib.closing(executor):
+        for place, routine in enumerate(routines):
+            go_on(place, functools.partial(next, routine))
+        while waiting:
+            asked, waiting = waiting, {}
+            tasks = [(runs[place].assembly.work, job) for place, jobs in asked.items() for job in jobs]
+            try:
+                trained = iter(_in_bulk(executor, tasks))
+            except OffbeatError as error:
+                for place in asked:
+                    go_on(place, functools.partial(routines[place].throw, error))
+                break
+            for place, jobs in asked.items():
+                go_on(place, functools.partial(routines[place].send, [next(trained) for _ in jobs]))
+    if failures:
+        raise failures[0]
+    return [ended[place] for place in range(len(runs))]
+
+
+def _in_bulk(executor: Executor, tasks: Sequence[Task]) -> list[Trained]:
+    parts = (tasks[first : first + executor.bulk] for first in range(0, len(tasks), executor.bulk))
+    return [trained for part in parts for trained in executor.train_all(part)]
+
+
+def _updates(trained: Sequence[Trained]) -> list[Update]:
+    """The run's updates; its first client that diverged ends it."""
+    for each in trained:
+        if isinstance(each, DivergenceError):
+            raise each
+    return [each for each in trained if isinstance(each, Update)]
 
 
 def algorithm_name(algorithm: Algorithm) -> str:

@@ -15,7 +15,9 @@ from offbeat.experiments import api, config
 from offbeat.experiments.config import Table
 from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.folder import read_json, write_json
-from offbeat.experiments.run import Watch
+from offbeat.experiments.run import Result, Watch, interruptible, together
+
+TOGETHER = 16  # runs at once, most
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,13 @@ class Sweep:
         self,
         out: pathlib.Path,
         data_dir: api.Path | None,
-        watch: Callable[[Cell], Watch | None],
+        watch: Callable[[Sequence[Cell]], Sequence[Watch | None]],
         modules: api.Path | None = None,
     ) -> Iterator[tuple[Cell, dict[str, Any] | None]]:
-        """Run what is not finished, go on with what is interrupted.
+        """Run what is not finished, go on with what is interrupted; runs on one model and its data go together.
 
-        Yields each run's summary: empty if it diverged, None if it was interrupted, after which nothing more is run.
+        Yields each run's summary as it ends: empty if it diverged, None if it was interrupted, after which nothing more
+        is run.
         """
         runs = [{"label": c.label, "seed": c.seed, "folder": c.folder} for c in self.cells]
         try:
@@ -84,33 +87,62 @@ class Sweep:
             write_json(out / "sweep.json", {"runs": runs})
         except OSError as error:
             raise RunFolderError(f"cannot write into {out}: {error.strerror}") from error
+        pending: list[Cell] = []
         for cell in self.cells:
-            try:
-                summary = _run(out / cell.folder, config.parse(cell.table), data_dir, watch(cell), modules)
-            except DivergenceError:
-                summary = {}
-            yield cell, summary
-            if summary is None:
+            if (summary := _finished(out / cell.folder, config.parse(cell.table))) is not None:
+                yield cell, summary
+            else:
+                pending.append(cell)
+        for cells in _pools(pending, data_dir):
+            stopped = False
+            for cell, summary in zip(cells, _run(cells, out, data_dir, watch(cells), modules), strict=True):
+                yield cell, summary
+                stopped |= summary is None
+            if stopped:
                 return
 
 
-def _run(
-    folder: pathlib.Path,
-    experiment: Experiment,
-    data_dir: api.Path | None,
-    watch: Watch | None,
-    modules: api.Path | None,
-) -> dict[str, Any] | None:
+def _finished(folder: pathlib.Path, experiment: Experiment) -> dict[str, Any] | None:
+    """The summary of a run that is there already."""
     known = folder / "config.toml"
-    if known.is_file():
-        if not _same(config.parse(config.read(known)), experiment):
-            raise RunFolderError(f"{folder} holds another experiment; give the sweep another --out")
-        if (folder / "summary.json").is_file():
-            return read_json(folder / "summary.json")
-        result = api.resume(folder, data_dir=data_dir, watch=watch)
-    else:
-        result = api.execute(experiment, out=folder, data_dir=data_dir, modules=modules, watch=watch)
-    return None if result.interrupted else result.summary
+    if known.is_file() and not _same(config.parse(config.read(known)), experiment):
+        raise RunFolderError(f"{folder} holds another experiment; give the sweep another --out")
+    return read_json(folder / "summary.json") if (folder / "summary.json").is_file() else None
+
+
+def _pools(cells: Sequence[Cell], data_dir: api.Path | None) -> list[list[Cell]]:
+    """Cells that can be trained in one stack, at most `TOGETHER` of them."""
+    pools: dict[object, list[Cell]] = {}
+    for number, cell in enumerate(cells):
+        kind = config.parse(cell.table).assemble(data_dir).pool
+        pools.setdefault(number if kind is None else kind, []).append(cell)
+    return [pool[first : first + TOGETHER] for pool in pools.values() for first in range(0, len(pool), TOGETHER)]
+
+
+def _run(
+    cells: Sequence[Cell],
+    out: pathlib.Path,
+    data_dir: api.Path | None,
+    watches: Sequence[Watch | None],
+    modules: api.Path | None,
+) -> list[dict[str, Any] | None]:
+    """Run the cells of a pool."""
+    with interruptible() as interrupted:
+        runs = []
+        for cell, watch in zip(cells, watches, strict=True):
+            folder, experiment = out / cell.folder, config.parse(cell.table)
+            if (folder / "config.toml").is_file():
+                run = api.reopen(api.stored(folder), interrupted, folder, data_dir, watch)
+            else:
+                run = api.begin(experiment, interrupted, out=folder, data_dir=data_dir, modules=modules, watch=watch)
+            runs.append(run)
+        return [_summary(outcome) for outcome in together(runs)]
+
+
+def _summary(outcome: Result | DivergenceError) -> dict[str, Any] | None:
+    if isinstance(outcome, DivergenceError):
+        return {}
+    return None if outcome.interrupted else outcome.summary
 
 
 def _same(one: Experiment, other: Experiment) -> bool:
