@@ -322,6 +322,50 @@ def server(parameters: int, clients: int, arrivals: int, as_json: bool) -> None:
     Console().print(tables.server_costs(rows))
 
 
+@bench.command()
+@click.option("--model", "models", multiple=True, default=("lr", "mlp", "cnn"), show_default=True)
+@click.option("--batch", "batches", multiple=True, type=click.IntRange(min=1), default=(10,), show_default=True)
+@click.option("--group", "groups", multiple=True, type=click.IntRange(min=1), default=(50,), show_default=True,
+              help="Clients whose jobs come together.")  # fmt: skip
+@click.option("--executor", "executors", multiple=True, help="All of them when none is named.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--precision", type=click.Choice(["float32", "tf32", "bfloat16"]), default="tf32", show_default=True)
+@click.option("--seconds", type=float, default=3.0, show_default=True, help="For each measurement.")
+@click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="As lines of JSON.")
+def train(
+    models: Sequence[str],
+    batches: Sequence[int],
+    groups: Sequence[int],
+    executors: Sequence[str],
+    device: str,
+    precision: Any,
+    seconds: float,
+    repeat: int,
+    as_json: bool,
+) -> None:
+    """Local steps a second: model × batch × clients at once × executor.
+
+    1,000 clients with 50 made-up examples each, one epoch: the shape of pfl-research's own benchmark.
+    """
+    from offbeat.engine.executors import EXECUTORS
+    from offbeat.experiments.bench_train import rates
+    from offbeat.models import MODELS
+    from offbeat.report import tables
+
+    for option, given, known in (("--model", models, MODELS), ("--executor", executors, EXECUTORS)):
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"unknown name {name!r}; {nearest(name, list(known))}", key=option)
+    rows = []
+    for row in rates(models, batches, groups, executors or list(EXECUTORS), device, precision, seconds, repeat):
+        rows.append(row)
+        if as_json:
+            click.echo(json.dumps(row))
+    if not as_json:
+        Console().print(tables.training_rates(rows))
+
+
 def _table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str, Any]:
     """The experiment's table: the file or preset, then --set, then the flags that have names of their own."""
     import tomllib

@@ -67,6 +67,27 @@ def _time(group: Sequence[Mapping[str, Any]], target: float | None) -> str:
     return spread(reached, "{:.0f}") + share
 
 
+def training_rates(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What `offbeat bench train` has measured."""
+    first = rows[0]
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, caption=f"client-steps a second, {first['device']}, {first['precision']}",
+        caption_justify="left", caption_style="dim",
+    )  # fmt: skip
+    for name, side in (("model", "left"), ("batch", "right"), ("at once", "right"), ("executor", "left")):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    for name in ("median", "least", "most", "set-up s"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        told = [row["model"], str(row["batch"]), str(row["group"]), row["executor"]]
+        if "refused" in row:
+            table.add_row(*told, "–", row["refused"])
+            continue
+        figures = [f"{row[name]:,.0f}" for name in ("client_steps_per_second", "least", "most")]
+        table.add_row(*told, *figures, f"{row['setup_seconds']:.1f}")
+    return table
+
+
 def engine_scale(rows: Sequence[Mapping[str, Any]]) -> Table:
     """What `offbeat bench engine` has measured with several numbers of clients."""
     first = rows[0]

@@ -66,7 +66,7 @@ def _fastest(work: Work, together: int) -> tuple[str, dict[str, float]]:
         return able[0], {}
     rates: dict[str, float] = {}
     for name in able:
-        rates[name] = client_steps_per_second(_on_trial(name, work), _tasks(work, together, TRIED_STEPS))
+        rates[name] = client_steps_per_second(_on_trial(name, work), trial(work, together, TRIED_STEPS))
     best = able[0]
     for name in able[1:]:
         best = name if rates[name] > AHEAD * rates[best] else best
@@ -83,7 +83,7 @@ def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: 
     """As many rounds of the tasks as fit into the time, after one that sets everything up.  Clients keep nothing."""
     work = tasks[0][0]
     before, x = {name: dict(values) for name, values in work.kept.items()}, work.layout.read(work.module)
-    tasks = tasks[: executor.bulk if executor.bulk > 1 else 4]
+    tasks = tasks[: executor.bulk if executor.bulk > 1 else 4]  # no more are needed to tell
     done = 0
     with threads(work), arithmetic(work):
         executor.train_all(tasks)
@@ -104,7 +104,7 @@ def _wait(work: Work) -> None:
         torch.cuda.synchronize(work.device)
 
 
-def _tasks(work: Work, together: int, steps: int) -> list[Task]:
+def trial(work: Work, together: int, steps: int) -> list[Task]:
     """Made-up jobs of the first clients."""
     x, half = work.layout.read(work.module), work.rule.server()
     if half is not None:
@@ -116,7 +116,7 @@ def _tasks(work: Work, together: int, steps: int) -> list[Task]:
 
 def _why_not_capturable(work: Work) -> str | None:
     try:
-        outcome = Graphs(work, compiled=False).train_all(_tasks(work, 1, 1))[0]
+        outcome = Graphs(work, compiled=False).train_all(trial(work, 1, 1))[0]
     except (RuntimeError, ValueError, TypeError) as error:
         return _first_line(error)
     return str(outcome) if isinstance(outcome, DivergenceError) else None

@@ -1,0 +1,75 @@
+"""How many local steps a second each executor does, on made-up data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from offbeat.clients import SGD
+from offbeat.data import Dataset, Federated, from_arrays
+from offbeat.engine.executors import EXECUTORS
+from offbeat.engine.executors.choice import client_steps_per_second, trial, why_not
+from offbeat.engine.work import Precision, Work
+from offbeat.models import MODELS
+
+EXAMPLES = 50  # a client, as in pfl-research's own benchmark
+CLIENTS = 1000
+TOKENS, LENGTH = 80, 80  # of a Shakespeare model
+
+
+def rates(
+    models: Sequence[str], batches: Sequence[int], groups: Sequence[int], executors: Sequence[str],
+    device: str, precision: Precision, seconds: float, repeat: int = 1,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """One line for every combination: client-steps a second, or why it cannot be run."""
+    for model in models:
+        dataset = _data(model)
+        torch.manual_seed(0)
+        module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
+        for batch in batches:
+            data = Federated.of(dataset, np.arange(len(dataset.y)).reshape(CLIENTS, -1))
+            work = Work(module, data, SGD(lr=0.01, batch_size=batch), torch.device(device), precision=precision)
+            for group in groups:
+                for name in executors:
+                    yield {
+                        "model": model, "parameters": work.layout.dim, "batch": batch, "group": group,
+                        "executor": name, "device": device, "precision": precision,
+                        **_measured(name, work, group, seconds, repeat),
+                    }  # fmt: skip
+
+
+def _measured(name: str, work: Work, group: int, seconds: float, repeat: int) -> dict[str, Any]:
+    """The executor as a run would have it, on `group` clients at a time."""
+    if name in ("graphs", "vectorised", "sequential", "processes") and (reason := why_not(name, work)):  # type: ignore[arg-type]
+        return {"refused": reason}
+    executor = EXECUTORS[name](work)
+    executor.bulk = group
+    tasks = trial(work, group, work.steps(0))
+    started = time.perf_counter()
+    try:
+        found = [client_steps_per_second(executor, tasks, 0.0)]
+        setup = time.perf_counter() - started
+        found = sorted(client_steps_per_second(executor, tasks, seconds) for _ in range(repeat))
+    finally:
+        executor.close()
+    return {
+        "client_steps_per_second": found[len(found) // 2],
+        "least": found[0],
+        "most": found[-1],
+        "setup_seconds": setup,
+    }
+
+
+def _data(model: str) -> Dataset:
+    """Random examples of the kind that the model takes: images of 3×32×32, or texts."""
+    rng = np.random.default_rng(0)
+    n = CLIENTS * EXAMPLES
+    if model == "lstm":
+        x, y = rng.integers(TOKENS, size=(n, LENGTH), dtype=np.uint8), rng.integers(TOKENS, size=n)
+        return from_arrays(x, y, x[:100], y[:100], classes=TOKENS, vocabulary=TOKENS)
+    x, y = rng.integers(256, size=(n, 3, 32, 32), dtype=np.uint8), rng.integers(10, size=n)
+    return from_arrays(x, y, x[:100], y[:100], classes=10)
