@@ -167,7 +167,7 @@ def _indices(client: int, part: Any) -> Indices:
         raise DataError(f"partition: client {client} has {array.dtype}, integers expected{hint}")
     if array.ndim != 1:
         raise DataError(f"partition: client {client} has an array of shape {list(array.shape)}, one dimension expected")
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)
