@@ -185,7 +185,11 @@ class Experiment(Options):
         plain = isinstance(self.client, SGD) and not self.client.weight_decay
         refused = [
             ("model", obstacle, f"gossip stacks all clients' models, which this one does not allow: {obstacle}"),
-            ("executor", self.executor == "sequential", "gossip stacks all clients' models: 'sequential' cannot"),
+            (
+                "executor",
+                self.executor not in ("auto", "vectorised"),
+                f"gossip stacks all clients' models: {self.executor!r} cannot",
+            ),
             (
                 "client.steps",
                 self.client.steps is None,
@@ -279,7 +283,7 @@ class Assembly:
     """An experiment ready to run."""
 
     experiment: Experiment
-    executor_name: Literal["sequential", "vectorised"]
+    executor_name: Literal["sequential", "vectorised", "processes"]
     executor: Executor
     evaluate: Evaluator
     _chosen: dict[int, Terms] = field(default_factory=dict)

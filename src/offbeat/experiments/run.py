@@ -134,7 +134,7 @@ class Run:
         """Run to the end, or until interrupted."""
         self._started = time.monotonic()
         fresh = not self.metrics
-        with threads(self.assembly.work), self._ending():
+        with threads(self.assembly.work), contextlib.closing(self.assembly.executor), self._ending():
             if fresh:
                 self.loop.start()
                 self._evaluate()

@@ -9,21 +9,27 @@ from torch import nn
 
 from offbeat.engine.executors.base import Executor, threads
 from offbeat.engine.executors.gossip import Gossip
+from offbeat.engine.executors.processes import Processes
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
 from offbeat.errors import ConfigError
 
-EXECUTORS: dict[str, type[Executor]] = {"sequential": Sequential, "vectorised": Vectorised}
+EXECUTORS: dict[str, type[Executor]] = {
+    "sequential": Sequential,
+    "vectorised": Vectorised,
+    "processes": Processes,
+}
 
-Choice = Literal["auto", "sequential", "vectorised"]
+Choice = Literal["auto", "sequential", "vectorised", "processes"]
 
 __all__ = [
     "EXECUTORS",
     "Choice",
     "Executor",
     "Gossip",
+    "Processes",
     "Sequential",
     "Vectorised",
     "choose",
@@ -32,7 +38,7 @@ __all__ = [
 ]
 
 
-def choose(name: Choice, work: Work) -> Literal["sequential", "vectorised"]:
+def choose(name: Choice, work: Work) -> Literal["sequential", "vectorised", "processes"]:
     """The executor to use: as asked for, or for `auto` the one that suits the model and the device.
 
     Stacking wins wherever launching operations costs more than doing them; convolutions on a CPU are the exception
