@@ -53,7 +53,7 @@ def _settings(command: Any) -> Any:
     for option in (
         click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Override a key; repeatable."),
         click.option("--device", type=click.Choice(["cpu", "cuda"])),
-        click.option("--executor", type=click.Choice(["auto", "sequential", "vectorised", "graphs"])),
+        click.option("--executor", type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes"])),
     ):
         command = option(command)
     return _data_dir(command)
@@ -346,7 +346,8 @@ def train(
 ) -> None:
     """Local steps a second: model × batch × clients at once × executor.
 
-    1,000 clients with 50 made-up examples each, one epoch: the shape of pfl-research's own benchmark.
+    50,000 made-up examples, one epoch: of 1,000 clients up to batches of 10 (the shape of pfl-research's own benchmark),
+    of clients with ten batches each beyond.
     """
     from offbeat.engine.executors import EXECUTORS
     from offbeat.experiments.bench_train import rates

@@ -334,7 +334,10 @@ def test_few_awake_of_many_cost_little() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"executor": "vectorized"}, "executor: 'vectorized' is not one of 'auto', 'sequential', 'vectorised'"),
+        (
+            {"executor": "vectorized"},
+            "executor: 'vectorized' is not one of 'auto', 'sequential', 'vectorised', 'processes'",
+        ),
         ({"device": "gpu"}, "device: 'gpu' is not one of"),
         ({"rounds": 2.5}, "rounds: 2.5 is not a whole number"),
         ({"clients": 20.0}, "clients: 20.0 is not a whole number"),

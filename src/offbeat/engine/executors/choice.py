@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -11,6 +12,7 @@ import torch
 
 from offbeat.engine.executors.base import Executor, Task, arithmetic, threads
 from offbeat.engine.executors.graphs import Graphs
+from offbeat.engine.executors.processes import Processes
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.executors.vectorised import Vectorised
@@ -19,13 +21,19 @@ from offbeat.errors import ConfigError, DivergenceError
 from offbeat.messages import Job
 from offbeat.seeds import key
 
-EXECUTORS: dict[str, type[Executor]] = {"sequential": Sequential, "vectorised": Vectorised, "graphs": Graphs}
-Name = Literal["sequential", "vectorised", "graphs"]
-Choice = Literal["auto", "sequential", "vectorised", "graphs"]
+EXECUTORS: dict[str, type[Executor]] = {
+    "sequential": Sequential,
+    "vectorised": Vectorised,
+    "graphs": Graphs,
+    "processes": Processes,
+}
+Name = Literal["sequential", "vectorised", "graphs", "processes"]
+Choice = Literal["auto", "sequential", "vectorised", "graphs", "processes"]
 
 TRIED_STEPS = 3  # local steps of each client on trial
 TRIED_SECONDS = 0.5  # for each candidate, after it has been set up
 AHEAD = 1.1  # a candidate replaces an earlier one that is slower than this
+HEAVY = 1000.0  # client-steps a second, under which processes are worth their messages
 
 _LOG = logging.getLogger("offbeat")
 _CHOSEN: dict[object, tuple[str, dict[str, float]]] = {}
@@ -47,28 +55,32 @@ def choose(choice: Choice, work: Work, together: int) -> tuple[Name, dict[str, f
     return name, rates  # type: ignore[return-value]
 
 
-def why_not(name: Name, work: Work) -> str | None:
+def why_not(name: str, work: Work) -> str | None:
     """Why an executor cannot run a model; None when it can."""
+    gpu = work.device.type == "cuda"
     if name == "vectorised":
         return why_not_stackable(work)
-    if name == "graphs" and work.device.type != "cuda":
-        return 'CUDA graphs need device = "cuda".'
     if name == "graphs":
-        return _why_not_capturable(work)
+        return _why_not_capturable(work) if gpu else "CUDA graphs need device = 'cuda'."
+    if name == "processes" and (gpu or not hasattr(os, "sched_getaffinity")):
+        return "it spreads clients over the cores of a CPU, under Linux."
     return None
 
 
 def _fastest(work: Work, together: int) -> tuple[str, dict[str, float]]:
     """Try what can run the model; on a GPU uncompiled, which ranks them alike and takes no minute."""
-    names: tuple[Name, ...] = ("vectorised", "graphs") if work.device.type == "cuda" else ("vectorised", "sequential")
-    able = [name for name in names if why_not(name, work) is None] or ["sequential"]
-    if len(able) == 1:
-        return able[0], {}
+    gpu = work.device.type == "cuda"
+    able = [n for n in ("vectorised", "graphs" if gpu else "sequential") if why_not(n, work) is None] or ["sequential"]
+    if not gpu and why_not("processes", work) is None and len(os.sched_getaffinity(0)) > 1:
+        able.append("processes")
     rates: dict[str, float] = {}
-    for name in able:
-        rates[name] = client_steps_per_second(_on_trial(name, work), trial(work, together, TRIED_STEPS))
     best = able[0]
-    for name in able[1:]:
+    for name in able if len(able) > 1 else ():
+        if name == "processes" and rates[best] > HEAVY:
+            continue
+        executor = _on_trial(name, work)
+        rates[name] = client_steps_per_second(executor, trial(work, together, TRIED_STEPS))
+        executor.close()
         best = name if rates[name] > AHEAD * rates[best] else best
     told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
     _LOG.info("executor %s (client-steps a second on trial: %s)", best, told)

@@ -61,7 +61,7 @@ def _convolve_weight(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
 
     (images, channels, height, width), out = x.shape, g.shape[1]
     pixels, taps = images // n * height * width, kh * kw * channels
-    parts = max(1, min(pixels // 1024, 1024 // (n * -(-taps // 64))))
+    parts = max(1, min(pixels // 1024, 4096 // (n * -(-taps // 128))))
     sums = torch.empty((parts, n, taps, out), dtype=torch.float32, device=x.device)
     kernels.weight_gradient(x.contiguous(), g.contiguous(), sums, n, kh, kw, _precision())
     total = sums.sum(0) if parts > 1 else sums[0]
@@ -98,7 +98,7 @@ def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
     x, weight = ctx.saved_tensors
     g = g.to(x.dtype).contiguous(memory_format=torch.channels_last)
     by_x = _convolve_back(g, weight) if ctx.needs_input_grad[0] else None
-    return by_x, _convolve_weight(x, g, len(weight), weight.shape[3], weight.shape[4])
+    return by_x, _convolve_weight(x, g, weight.shape[0], weight.shape[3], weight.shape[4])
 
 
 _convolve.register_autograd(_gradients, setup_context=_save)

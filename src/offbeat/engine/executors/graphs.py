@@ -70,7 +70,8 @@ class Graphs(Executor):
         batches, counts = work.plans([job])
         program = self.programs[lane]
         if program is None or not program.fits(work.rule, x, batches, state):
-            program = self.programs[lane] = Program(self._loss, work.rule, x, batches, state, self.compiled)
+            stream = self.streams[lane]
+            program = self.programs[lane] = Program(self._loss, work.rule, x, batches, state, stream, self.compiled)
         program.load(x, lr, np.array([job.steps]), state, batches, counts)
         return program
 

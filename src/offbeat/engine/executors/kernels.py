@@ -82,7 +82,7 @@ def products(x: Tensor, table: Tensor, out: Tensor, kh: int, kw: int, precision:
     bm, bn = 256, max(16, min(64, triton.next_power_of_2(columns)))
     grid = (triton.cdiv(pixels, bm), n, triton.cdiv(columns, bn))
     _products[grid](x, table, out, pixels, height, width, channels, columns, kh, kw, bm, bn, 32, precision,
-                    num_warps=8, num_stages=3)  # fmt: skip
+                    num_warps=8, num_stages=2 if channels >= 16 else 3)  # fmt: skip
 
 
 def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, n: int, kh: int, kw: int, precision: str) -> None:
@@ -90,7 +90,8 @@ def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, n: int, kh: int, kw: int
     images, channels, height, width = x.shape
     parts, _, taps, out = sums.shape
     pixels = images // n * height * width
-    bm, bn, bk = 64, max(16, min(64, triton.next_power_of_2(out))), 64
+    bn = max(16, min(64, triton.next_power_of_2(out)))
+    bm, bk = (32, 128) if taps >= 128 else (128, 32)
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
     grid = (triton.cdiv(taps, bk) * triton.cdiv(out, bn), n * parts, 1)
     _weights[grid](x, g, sums, pixels, share, n, height, width, channels, out, kh, kw, bm, bn, bk, precision,

@@ -33,7 +33,7 @@ def padded(rows: int) -> int:
 
 class Program:
     def __init__(
-        self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, compiled: bool
+        self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any, compiled: bool
     ) -> None:
         steps, rows, width = 1 << (len(batches) - 1).bit_length(), padded(len(x)), batches.shape[2]
         self.rule = dataclasses.replace(rule, lr=1.0)
@@ -45,6 +45,8 @@ class Program:
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
         self._loss: Callable[..., Any] = Compiled(loss) if compiled else loss
         self._advance: Callable[..., Any] = Compiled(self._next) if compiled else self._next
+        # Captured where it will be replayed: cuBLAS has a workspace for each stream, which two lanes must not share.
+        self._stream = stream
         self._graphs: dict[int, Any] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -95,14 +97,13 @@ class Program:
             return
         self.steps.zero_()
         self.t.zero_()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(2):
                 self._step(size)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             self._step(size)
         self._graphs[size] = graph
 

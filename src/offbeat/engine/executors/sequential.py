@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from offbeat.clients import ClientRule, State
 from offbeat.engine.executors.base import Executor, Outcome, Task, outcome, replayable
 from offbeat.engine.work import Work
 from offbeat.messages import Job
+
+Plan = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Sequential(Executor):
@@ -23,21 +28,34 @@ class Sequential(Executor):
         return [self._train(work, job) for work, job in tasks]
 
     def _train(self, work: Work, job: Job) -> Outcome:
-        rule, lr = work.rule, work.rule.lr * job.rate
-        y, state = job.x, rule.begin(job.x, job.extra, work.kept_by(job))
-        batches, counts = work.plan(job)
-        with replayable(job.seed, work.device):
-            for batch, count in zip(batches, counts, strict=True):
-                g = self._gradient(y, torch.from_numpy(batch[:count]).to(work.device))
-                y, state = rule.step(y, g, job.x, lr, state)
-        sent, kept = rule.finish(y, job.x, lr, float(job.steps), state)
-        delta = y - job.x
-        return outcome((work, job), bool(torch.isfinite(delta.sum())), delta, sent, kept)
+        delta, sent, kept = local_work(self.work, work.rule, job, work.plan(job), work.kept_by(job))
+        return outcome((work, job), finite(delta), delta, sent, kept)
 
-    def _gradient(self, y: Tensor, batch: Tensor) -> Tensor:
-        module, layout = self.work.module, self.work.layout
-        module.zero_grad(set_to_none=True)
-        layout.write(module, y)
-        cross_entropy(module(self.work.inputs(batch)), self.work.labels(batch)).backward()  # type: ignore[no-untyped-call]
-        zeros = {name: p.new_zeros(p.shape) for name, p in module.named_parameters() if p.grad is None}
-        return layout.flatten(zeros | {name: p.grad for name, p in module.named_parameters() if p.grad is not None})
+
+def local_work(shared: Work, rule: ClientRule, job: Job, plan: Plan, kept: State) -> tuple[Tensor, State, State]:
+    """One job from begin to finish: Δ, what is sent beside it, and what the client keeps.
+
+    Of `shared` only the model and the data are used, and the model's parameters are left as they happen to be: whatever
+    belongs to a run comes in as an argument and goes out as a result, so that another process can do this as well.
+    """
+    lr = rule.lr * job.rate
+    y, state = job.x, rule.begin(job.x, job.extra, kept)
+    with replayable(job.seed, shared.device):
+        for batch, count in zip(*plan, strict=True):
+            g = _gradient(shared, y, torch.from_numpy(batch[:count]).to(shared.device))
+            y, state = rule.step(y, g, job.x, lr, state)
+    sent, keep = rule.finish(y, job.x, lr, float(job.steps), state)
+    return y - job.x, sent, keep
+
+
+def finite(delta: Tensor) -> bool:
+    return bool(torch.isfinite(delta.sum()))
+
+
+def _gradient(work: Work, y: Tensor, batch: Tensor) -> Tensor:
+    module, layout = work.module, work.layout
+    module.zero_grad(set_to_none=True)
+    layout.write(module, y)
+    cross_entropy(module(work.inputs(batch)), work.labels(batch)).backward()  # type: ignore[no-untyped-call]
+    zeros = {name: p.new_zeros(p.shape) for name, p in module.named_parameters() if p.grad is None}
+    return layout.flatten(zeros | {name: p.grad for name, p in module.named_parameters() if p.grad is not None})

@@ -113,8 +113,8 @@ class _Conv2d(nn.Conv2d):
         n, out = self.weight.shape[:2]
         if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
             y = convolution.stacked_conv2d(x, self.weight)
-            return y if self.bias is None else y + self.bias.repeat_interleave(len(x) // n, 0)[:, :, None, None]
-        batch, (channels, height, width) = len(x) // n, x.shape[1:]
+            return y if self.bias is None else y + self.bias.repeat_interleave(x.shape[0] // n, 0)[:, :, None, None]
+        batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
         side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
         bias = None if self.bias is None else self.bias.flatten()
         y = conv2d(side, self.weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, n * self.groups)
@@ -139,7 +139,7 @@ class _Embedding(nn.Embedding):
     def forward(self, x: Tensor) -> Tensor:
         n, words, size = self.weight.shape
         shift = torch.arange(n, device=x.device).mul(words).view(n, *(1,) * x.ndim)
-        places = x.view(n, len(x) // n, *x.shape[1:]) + shift
+        places = x.view(n, x.shape[0] // n, *x.shape[1:]) + shift
         return self.weight.reshape(n * words, size)[places].flatten(0, 1)
 
 
@@ -147,8 +147,8 @@ def _scaled(y: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[
     """y·weight + bias, every client's rows with its own."""
     if weight is None:
         return y
-    n = len(weight)
-    rows = y.view(n, len(y) // n, *y.shape[1:])
+    n = weight.shape[0]
+    rows = y.view(n, y.shape[0] // n, *y.shape[1:])
     rows = rows * weight.view(n, 1, *shape)
     return (rows if bias is None else rows + bias.view(n, 1, *shape)).view_as(y)
 

@@ -61,7 +61,8 @@ class Vectorised(Executor):
         if self.work.device.type == "cuda":
             if self.program is None or not self.program.fits(rule, x, batches, state):
                 self.program = None  # its memory is free before the next one's is taken
-                self.program = Program(self.stack.loss, rule, x, batches, state, self.compiled)
+                stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+                self.program = Program(self.stack.loss, rule, x, batches, state, stream, self.compiled)
             return self.program.run(x, lr, steps, state, batches, counts)
         y, index, weights = x.clone(), torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
         for t in range(int(steps[0])):

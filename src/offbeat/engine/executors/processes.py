@@ -1,0 +1,246 @@
+"""Jobs spread over worker processes, one for each core and of one thread each: for models that gain nothing from being
+stacked on a CPU, such as convolutions.
+
+Two threads share a small model's operations badly; two processes share nothing, and train two clients in the time of
+one.  Every job is trained by the very function that `sequential` uses, so the results are those of `sequential` with
+one thread, bit for bit, whatever the number of workers.
+
+What belongs to a run stays here: what its clients keep, its codec, its updates.  A worker has the model, the data and
+the rules since it was forked (`workers`), gets x and what comes beside it through shared memory (`shared`), and answers
+with Δ and what the rule sends and keeps.  A rule that the workers do not know yet makes them start anew.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from multiprocessing.connection import wait
+from typing import Any
+
+import torch
+
+from offbeat.clients import ClientRule
+from offbeat.engine.executors.base import Executor, Outcome, Task, outcome
+from offbeat.engine.executors.sequential import Plan, finite, local_work
+from offbeat.engine.executors.shared import Cells, Parcel, Shelf
+from offbeat.engine.executors.workers import Serve, Worker
+from offbeat.engine.work import Work
+from offbeat.errors import ConfigError, OffbeatError
+from offbeat.messages import Job
+
+AHEAD = 4  # jobs a worker that are worth training at once: enough to even out, few enough to end soon after Ctrl-C
+TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a worker is told."""
+
+    rule: int  # its number among those that the worker knows
+    job: dict[str, Any]  # without its tensors
+    plan: Plan
+    x: Parcel
+    extra: dict[str, Parcel]
+    kept: dict[str, Parcel]
+    cells: list[int | None]  # for what comes back
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    finite: bool
+    delta: Parcel
+    sent: dict[str, Parcel]
+    kept: dict[str, Parcel]
+
+
+@dataclass(slots=True)
+class Errand:
+    """A task on its way through the workers."""
+
+    place: int  # among the tasks
+    task: Task
+    tries: int = 0
+    lent: list[Parcel] = field(default_factory=list)
+    cells: list[int | None] = field(default_factory=list)
+    answer: Answer | None = None
+
+    @property
+    def size(self) -> int:
+        """Examples that pass through the model."""
+        work, job = self.task
+        return job.steps * min(work.rule.batch_size, work.data.size(job.client))
+
+
+class Processes(Executor):
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        if work.device.type != "cpu":
+            raise ConfigError("'processes' spreads jobs over the cores of a CPU; on a GPU use 'auto'.", key="executor")
+        if not hasattr(os, "sched_getaffinity"):
+            raise ConfigError("'processes' needs Linux; use 'sequential'.", key="executor")
+        self.most = max(1, len(os.sched_getaffinity(0)))
+        self.bulk = min(self.bulk, AHEAD * self.most)
+        self._rules: list[ClientRule] = []
+        self._workers: list[Worker] = []
+        self._busy: dict[Worker, Errand] = {}
+        self._shelf: Shelf | None = None
+        self._owner = os.getpid()
+        weakref.finalize(self, _end, self._workers)
+
+    def close(self) -> None:
+        """End the workers; the next job starts others."""
+        _end(self._workers)
+        self._busy.clear()
+        self._shelf = None
+
+    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
+        if not tasks:
+            return []
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)  # the cores are taken
+        try:
+            self._prepare(tasks)
+            return self._train(tasks)
+        except BaseException:  # what the workers are at is nobody's any more
+            self.close()
+            raise
+        finally:
+            torch.set_num_threads(before)
+
+    def _prepare(self, tasks: Sequence[Task]) -> None:
+        """Memory and workers that suit the tasks."""
+        for work, _ in tasks:
+            if work.rule not in self._rules:
+                self.close()
+                self._rules.append(work.rule)
+        if self._owner != os.getpid():  # forked by the user with workers and memory that are the parent's
+            self.close()
+            self._owner = os.getpid()
+        if self._shelf is None:
+            tensors = max(2 + len(job.extra) + len(w.rule.sends) + 2 * len(w.rule.keeps) for w, job in tasks)
+            # Twice: a worker gets its next job before the answer to the last has been read.
+            self._shelf = Shelf(Cells(2 * self.most * tensors, max(job.x.nbytes for _, job in tasks)))
+        for worker in [worker for worker in self._workers if not worker.alive()]:
+            self._discard(worker)
+
+    def _train(self, tasks: Sequence[Task]) -> list[Outcome]:
+        """Longest first, and whoever is free takes the next: then all are done at about the same time."""
+        errands = [Errand(place, task) for place, task in enumerate(tasks)]
+        waiting = deque(sorted(errands, key=lambda errand: -errand.size))
+        outcomes: dict[int, Outcome] = {}
+        while waiting or self._busy:
+            self._feed(waiting)
+            answered = list(self._collect(waiting))
+            self._feed(waiting)  # before the answers are read, which takes its time
+            for errand in answered:
+                outcomes[errand.place] = self._outcome(errand)
+        assert self._shelf is not None
+        self._shelf.clear()
+        return [outcomes[place] for place in range(len(tasks))]
+
+    def _feed(self, waiting: deque[Errand]) -> None:
+        """Give every idle worker a job, and start workers while there are cores without one."""
+        while waiting and len(self._busy) < self.most:
+            worker = next((worker for worker in self._workers if worker not in self._busy), None)
+            if worker is None:
+                worker = Worker(self._serve())
+                self._workers.append(worker)
+            errand = waiting.popleft()
+            if worker.send(self._order(errand)):
+                self._busy[worker] = errand
+            else:
+                self._again(worker, errand, waiting)
+
+    def _serve(self) -> Serve:
+        assert self._shelf is not None
+        shared, rules, cells = self.work, self._rules, self._shelf.cells
+        shared.module.train()
+        return lambda order: _trained(shared, rules, cells, order)
+
+    def _collect(self, waiting: deque[Errand]) -> Iterator[Errand]:
+        """Wait for answers; the job of a worker that has died waits again."""
+        ready = wait([worker.channel for worker in self._busy])
+        for worker in [worker for worker in self._busy if worker.channel in ready]:
+            errand = self._busy.pop(worker)
+            try:
+                errand.answer = worker.receive()
+            except EOFError:
+                self._again(worker, errand, waiting)
+                continue
+            yield errand
+
+    def _order(self, errand: Errand) -> Order:
+        assert self._shelf is not None
+        shelf, (work, job) = self._shelf, errand.task
+        x, extra = shelf.lend(job.x), {name: shelf.lend(value) for name, value in job.extra.items()}
+        errand.lent = [x, *extra.values()]
+        kept = work.kept_by(job)
+        errand.cells = [shelf.take() for _ in range(len(kept) + 1 + len(work.rule.sends) + len(work.rule.keeps))]
+        return Order(
+            rule=self._rules.index(work.rule),
+            job={f.name: getattr(job, f.name) for f in fields(job) if f.name not in ("x", "extra")},
+            plan=work.plan(job),
+            x=x,
+            extra=extra,
+            kept={n: shelf.cells.put(v, cell) for (n, v), cell in zip(kept.items(), errand.cells, strict=False)},
+            cells=errand.cells[len(kept) :],
+        )
+
+    def _outcome(self, errand: Errand) -> Outcome:
+        assert errand.answer is not None
+        assert self._shelf is not None
+        answer, copy = errand.answer, self._shelf.cells.copy
+        sent, kept = ({name: copy(p) for name, p in part.items()} for part in (answer.sent, answer.kept))
+        result = outcome(errand.task, answer.finite, copy(answer.delta), sent, kept)
+        self._return(errand)
+        return result
+
+    def _return(self, errand: Errand) -> None:
+        """The errand needs its memory no more."""
+        assert self._shelf is not None
+        for parcel in errand.lent:
+            self._shelf.back(parcel)
+        for cell in errand.cells:
+            self._shelf.give(cell)
+
+    def _again(self, worker: Worker, errand: Errand, waiting: deque[Errand]) -> None:
+        """A worker has died: try its job once more, with another one."""
+        self._discard(worker)
+        self._return(errand)
+        errand.tries += 1
+        if errand.tries >= TRIES:
+            _, job = errand.task
+            raise OffbeatError(
+                f"a worker process has ended with status {worker.exitcode} while it trained client {job.client} from "
+                f"version {job.version}, and so had one before it.  -9 is usually a lack of memory: then use fewer "
+                "cores (taskset), or executor = 'sequential'."
+            )
+        waiting.appendleft(errand)
+
+    def _discard(self, worker: Worker) -> None:
+        worker.kill()
+        self._workers.remove(worker)
+
+
+def _trained(shared: Work, rules: Sequence[ClientRule], cells: Cells, order: Order) -> Answer:
+    """In the worker: one job from its order to its answer."""
+    view = cells.view
+    job = Job(**order.job, x=view(order.x), extra={name: view(parcel) for name, parcel in order.extra.items()})
+    kept = {name: view(parcel) for name, parcel in order.kept.items()}
+    delta, sent, keep = local_work(shared, rules[order.rule], job, order.plan, kept)
+    free = iter(order.cells)
+    return Answer(
+        finite(delta),
+        cells.put(delta, next(free, None)),
+        {name: cells.put(value, next(free, None)) for name, value in sent.items()},
+        {name: cells.put(value, next(free, None)) for name, value in keep.items()},
+    )
+
+
+def _end(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.kill()
+    workers.clear()
