@@ -145,6 +145,31 @@ def test_bench_engine_with_several_numbers_of_clients() -> None:
     assert large["bytes_per_client"] < 200
 
 
+def test_bench_server() -> None:
+    arguments = (
+        "bench",
+        "server",
+        "--algorithm",
+        "ca2fl",
+        "--parameters",
+        "1000",
+        "--clients",
+        "5",
+        "--arrivals",
+        "10",
+    )
+    rows = {row["memory"]: row for row in map(json.loads, offbeat(*arguments, "--json").output.splitlines())}
+    assert list(rows) == ["dense", "quantised", "disk", "held"]
+    assert rows["dense"]["bytes_per_arrival"] == 4000 * (1 + 1 + 2 + 2 / 10), "Δ, h_i, a sum, a tenth of the step"
+    assert rows["quantised"]["memory_bytes"] <= 0.13 * rows["dense"]["memory_bytes"]
+    for row in rows.values():
+        expected = row["microseconds_per_arrival"] / row["copy_microseconds"]
+        assert row["copies"] == pytest.approx(expected)
+    table = offbeat(*arguments).output
+    assert "must touch" in table
+    assert "a second" in table
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -159,6 +184,7 @@ def test_bench_engine_with_several_numbers_of_clients() -> None:
         (["sweep", "my.toml", "--seeds", "0,x"], "--seeds: '0,x'"),
         (["resume", "."], "is not a run folder"),
         (["bench", "engine", "--algorithm", "fedbof"], "Did you mean 'fedbuff'?"),
+        (["bench", "server", "--algorithm", "fedbof"], "Did you mean 'fedbuff'?"),
     ],
 )
 def test_mistakes_end_with_status_two_and_one_message(toml: str, arguments: list[str], expected: str) -> None:

@@ -305,21 +305,29 @@ def engine(
 
 
 @bench.command()
+@click.option("--algorithm", "algorithms", multiple=True, help="Only this one; may be given several times.")
 @click.option("--parameters", type=click.IntRange(min=1), default=1_000_000, show_default=True)
 @click.option("--clients", type=click.IntRange(min=1), default=50, show_default=True)
 @click.option("--arrivals", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--device", default="cpu", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="As lines of JSON.")
-def server(parameters: int, clients: int, arrivals: int, as_json: bool) -> None:
-    """What an arrival costs each server rule with each memory, beside a plain copy of the model."""
+def server(
+    algorithms: tuple[str, ...], parameters: int, clients: int, arrivals: int, device: str, as_json: bool
+) -> None:
+    """What an arrival costs each server rule with each memory, beside a plain copy of the bytes that it must touch."""
+    from offbeat.algorithms import ALGORITHMS
     from offbeat.experiments import bench
     from offbeat.report import tables
 
-    rows = bench.servers(parameters, clients, arrivals)
+    for name in algorithms:
+        if name not in ALGORITHMS:
+            raise ConfigError(f"unknown name {name!r}; {nearest(name, ALGORITHMS)}", key="--algorithm")
+    rows = bench.servers(parameters, clients, arrivals, device, algorithms)
     if as_json:
         for row in rows:
             click.echo(json.dumps(row))
         return
-    Console().print(tables.server_costs(rows))
+    Console().print(tables.server_costs(list(rows)))
 
 
 @bench.command()
@@ -346,8 +354,8 @@ def train(
 ) -> None:
     """Local steps a second: model × batch × clients at once × executor.
 
-    50,000 made-up examples, one epoch: of 1,000 clients up to batches of 10 (the shape of pfl-research's own benchmark),
-    of clients with ten batches each beyond.
+    50,000 made-up examples, one epoch: of 1,000 clients up to batches of 10 (the shape of pfl-research's own
+    benchmark), of clients with ten batches each beyond.
     """
     from offbeat.engine.executors import EXECUTORS
     from offbeat.experiments.bench_train import rates

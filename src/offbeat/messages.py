@@ -39,7 +39,11 @@ class Job:
 
 @record
 class Update:
-    """What a client did with a job: delta = x_K − x, pointing downhill."""
+    """What a client did with a job: delta = x_K − x, pointing downhill.
+
+    An update's tensors are its own and are never changed after they were handed over, by nobody: who wants to keep
+    them, such as a server's memory, need not copy.
+    """
 
     job: int
     client: int

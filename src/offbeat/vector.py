@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,3 +63,27 @@ class Layout:
             for name, p in module.named_parameters():
                 if p.requires_grad:
                     p.copy_(views[name])
+
+
+BLOCK = 1 << 16
+
+
+def blocks(v: Tensor) -> Sequence[Tensor]:
+    """A long vector on a CPU in views so short that what is computed from one stays in the cache.
+
+    A sum of several vectors, taken block by block, reads each once from main memory and writes nothing in between; a
+    whole temporary vector would cost its writing, its reading and, above malloc's 32 MB, a page fault every 4 kB.
+    Elsewhere the vector is one block.
+    """
+    if v.numel() <= BLOCK or v.device.type != "cpu":
+        return (v,)
+    return torch.split(v, BLOCK * torch.get_num_threads())
+
+
+def warm_up_malloc() -> None:
+    """Let blocks be allocated without page faults.
+
+    glibc takes what is larger than anything it was ever given back straight from the system, and returns it there: a
+    page fault every 4 kB, each time.  Giving back something larger once, never touched, is how it learns.
+    """
+    torch.empty(1 << 22)

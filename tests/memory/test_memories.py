@@ -47,8 +47,20 @@ def test_state_survives_a_round_trip(make: type[Memory]) -> None:
     assert torch.equal(copy.mean, memory.mean)
 
 
-@EVERY
-def test_a_stored_value_is_a_copy(make: type[Memory]) -> None:
+def test_an_update_is_kept_and_not_copied() -> None:
+    """It is never changed after it was handed over; a part of something larger is copied, which would stay alive."""
+    for memory in (Dense(), Held()):
+        memory.start(torch.zeros(16), 2)
+        own, part = torch.linspace(-1, 1, 16), torch.randn(4, 16)[2]
+        memory.store(0, own, 0)
+        memory.store(1, part, 0)
+        assert memory.rows[0] is own
+        assert memory.rows[1].untyped_storage().nbytes() == 64
+        assert torch.equal(memory.rows[1], part)
+
+
+@pytest.mark.parametrize("make", [Disk, *(lambda b=b: Quantised(bits=b) for b in (8, 4, 2))])
+def test_what_is_not_the_update_itself_is_a_copy(make: type[Memory]) -> None:
     memory, value = make(), torch.linspace(-1, 1, 16)
     memory.start(value, 2)
     memory.store(0, value, 0)

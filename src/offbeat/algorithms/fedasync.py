@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
+import torch
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
@@ -34,8 +35,8 @@ class FedAsync(Algorithm):
         self.v = self.x.new_zeros(self.x.shape)
 
     def absorb(self, job: Job, update: Update) -> None:
-        x_new = job.x + update.delta
-        self.v = (x_new - self.x) * (self.alpha * self.staleness(self.tau(job)))
+        x_new = torch.add(job.x, update.delta, out=self.v)
+        x_new.sub_(self.x).mul_(self.alpha * self.staleness(self.tau(job)))  # in place: it becomes v
 
     def direction(self) -> Tensor:
         return self.v

@@ -15,13 +15,16 @@ class Mean:
         self.total, self.weight = torch.zeros_like(like), 0.0
 
     def add(self, value: Tensor, scale: float = 1.0, weight: float = 1.0) -> None:
-        self.total.add_(value, alpha=scale)
+        if self.weight:
+            self.total.add_(value, alpha=scale)
+        else:
+            torch.mul(value, scale, out=self.total)
         self.weight += weight
 
     def take(self) -> Tensor:
-        """The mean, and begin anew."""
-        mean = self.total / self.weight
-        self.total, self.weight = torch.zeros_like(self.total), 0.0
+        """The mean, and begin anew.  It is lent: it holds until something is added."""
+        mean = self.total.div_(self.weight)
+        self.weight = 0.0
         return mean
 
     def state_dict(self) -> dict[str, Any]:

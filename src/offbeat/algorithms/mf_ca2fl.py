@@ -35,24 +35,18 @@ class MFCA2FL(Algorithm):
         "periodic",
         "anarchic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("memory", "calibrated", "fresh")
+    state_names: ClassVar[tuple[str, ...]] = ("memory", "fresh")
 
     def reset(self) -> None:
         self.memory = Quantised(bits=self.bits)
         self.memory.start(self.x, self.clients)
-        self.clear()
-
-    def clear(self) -> None:
-        self.calibrated = self.x.new_zeros(self.x.shape)
-        self.fresh: list[tuple[int, Tensor]] = []
+        self.fresh: list[tuple[int, Tensor]] = []  # S_t
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.calibrated.add_(self.memory.difference(update.client, update.delta))
         self.fresh.append((update.client, update.delta))
 
     def direction(self) -> Tensor:
-        v = self.memory.mean + self.calibrated / self.received
-        for place, (client, delta) in enumerate(self.fresh):
-            self.memory.store(client, delta, key(self.seed, "store", self.version, place))
-        self.clear()
-        return v
+        # h and Σ (Δ_i − h_i) over S_t, then line 11: h_i ← Q(Δ_i) for S_t, all in one pass.
+        h, differences = self.memory.replace(self.fresh, lambda place: key(self.seed, "store", self.version, place))
+        self.fresh = []
+        return h.add_(differences, alpha=1 / self.received)  # line 9

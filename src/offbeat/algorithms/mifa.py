@@ -54,7 +54,8 @@ class MIFA(Algorithm):
 
     def absorb(self, job: Job, update: Update) -> None:
         self.arrivals += 1
-        self.memory.store(update.client, update.delta / job.rate, key(self.seed, "store", self.arrivals))
+        g = update.delta if job.rate == 1 else update.delta / job.rate
+        self.memory.store(update.client, g, key(self.seed, "store", self.arrivals))
 
     def direction(self) -> Tensor | None:
         if self.wait_for_all and len(self.memory) < self.clients:

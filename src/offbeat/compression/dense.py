@@ -46,12 +46,12 @@ class Uniform(Codec):
 
     def encode(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> bytes:
         packed = quantise(x, self.bits, noise(x, seed))
-        return struct.pack("<dd", packed.lo, packed.u) + to_bytes(packed.codes)
+        return struct.pack("<dd", packed.lo.item(), packed.u.item()) + to_bytes(packed.codes)
 
     def decode(self, payload: bytes, layout: Layout) -> Tensor:
         lo, u = struct.unpack_from("<dd", payload)
         codes = torch.from_numpy(np.frombuffer(payload, np.uint8, offset=16).copy())
-        return dequantise(Packed(codes, lo, u), self.bits, torch.empty(layout.dim))
+        return dequantise(Packed(codes, torch.tensor(lo), torch.tensor(u)), self.bits, torch.empty(layout.dim))
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -70,13 +70,11 @@ class QSGD(Codec):
     def size(self, layout: Layout, rate: float | None = None) -> int:
         return 8 + math.ceil(layout.dim * self.bits / 8)
 
-    def signed(self, x: Tensor, seed: int) -> tuple[float, Tensor]:
+    def signed(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """‖x‖ and the signed levels, −s … s."""
-        norm = x.double().norm().item()  # in single precision the squares of ordinary numbers overflow
-        if norm == 0.0:
-            return 0.0, torch.zeros_like(x)
-        level = (x.abs() / norm * self.levels + noise(x, seed)).floor().clamp_(max=self.levels)
-        return norm, level * x.sign()
+        norm = x.double().norm()  # in single precision the squares of ordinary numbers overflow
+        share = x.abs() / norm.clamp_min(torch.finfo(x.dtype).tiny)
+        return norm, (share * self.levels + noise(x, seed)).floor_().clamp_max_(self.levels).mul_(x.sign())
 
     def carry(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> Tensor:
         norm, signed = self.signed(x, seed)
@@ -84,7 +82,7 @@ class QSGD(Codec):
 
     def encode(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> bytes:
         norm, signed = self.signed(x, seed)
-        return struct.pack("<d", norm) + to_bytes(pack((signed + self.levels).to(torch.uint8), self.bits))
+        return struct.pack("<d", norm.item()) + to_bytes(pack((signed + self.levels).to(torch.uint8), self.bits))
 
     def decode(self, payload: bytes, layout: Layout) -> Tensor:
         (norm,) = struct.unpack_from("<d", payload)
@@ -101,7 +99,7 @@ class Sign(Codec):
         return 8 + math.ceil(layout.dim / 8)
 
     def carry(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> Tensor:
-        return torch.where(x >= 0, 1.0, -1.0).to(x.dtype) * x.abs().mean().item()
+        return torch.where(x >= 0, 1.0, -1.0).to(x.dtype) * x.abs().mean()
 
     def encode(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> bytes:
         return struct.pack("<d", x.abs().mean().item()) + np.packbits((x >= 0).cpu().numpy()).tobytes()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import resource
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.engine import DISPATCHES, Arrival, Loop, Simulated, Terms
-from offbeat.memory import MEMORIES
+from offbeat.memory import MEMORIES, Disk, Held, Memory, Quantised
 from offbeat.messages import Job, Update
 from offbeat.world import HalfNormal, World
 
@@ -96,62 +97,98 @@ def engines(
     return rows
 
 
-def copy_bandwidth(megabytes: int = 256) -> float:
+def copy_bandwidth(device: str = "cpu", megabytes: int = 256) -> float:
     """Bytes a second that this machine reads and writes in a plain copy."""
-    source = torch.ones(megabytes * 250_000)
+    source = torch.ones(megabytes * 250_000, device=device)
     target = torch.empty_like(source)
-    best = min(_timed(lambda: target.copy_(source)) for _ in range(5))
+    best = min(_timed(lambda: target.copy_(source), device) for _ in range(5))
     return 2 * source.nbytes / best
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _timed(work: Callable[[], object], device: str) -> float:
+    """Seconds until the device has done it."""
+    _finish(device)
     started = time.perf_counter()
     work()
+    _finish(device)
     return time.perf_counter() - started
 
 
-def server(name: str, memory: str | None, dim: int, clients: int, arrivals: int, buffer: int = 10) -> dict[str, Any]:
-    """What an arrival costs a server rule: microseconds, and bytes kept for all clients together."""
+def _finish(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def must_touch(memory: Memory | None, dim: int, per_step: int) -> float:
+    """Bytes that an arrival moves at the least, in single precision.
+
+    The update is read, a running sum is read and written, and for its share of the step x is read and the next x
+    written.  With a memory the client's entry is read; where the new one is not the update itself it is written, too.
+    """
+    vector = 4 * dim
+    entry = 0.0
+    if isinstance(memory, Quantised):
+        entry = 2 * dim * memory.bits / 8
+    elif memory is not None:
+        entry = vector * (2 if isinstance(memory, Disk) else 1)
+    return vector + 2 * vector + 2 * vector / per_step + entry
+
+
+def server(
+    name: str, memory: str | None, dim: int, clients: int, arrivals: int, buffer: int = 10, device: str = "cpu"
+) -> dict[str, Any]:
+    """What an arrival costs a server rule: microseconds beside those of a copy, and bytes kept for all clients.
+
+    Every update is a tensor of its own, made while the clock stands.
+    """
     kind: Any = ALGORITHMS[name]
     rule = kind(memory=MEMORIES[memory]()) if memory else kind()
-    rule.start(torch.zeros(dim), clients, participation=lambda _: 1.0)
-    deltas = [torch.randn(dim) for _ in range(4)]
+    rule.start(torch.zeros(dim, device=device), clients, participation=lambda _: 1.0)
+    model = torch.randn(dim, device=device)
     size = 1 if rule.dispatches[0] == "per-arrival" else buffer
 
-    def arrive(n: int) -> None:
-        job = Job(n, n % clients, rule.version, rule.x, 1, n)
-        rule.receive(job, Update(n, job.client, job.version, deltas[n % 4], 1, 1, 4 * dim))
-        if (n + 1) % size == 0:
-            rule.step()
+    def batch(first: int) -> float:
+        deltas = [model.clone() for _ in range(buffer)]
+        return _timed(lambda: arrive(first, deltas), device)
 
-    for n in range(clients):  # every client has an entry when the clock starts
-        arrive(n)
-    started = time.perf_counter()
-    for n in range(clients, clients + arrivals):
-        arrive(n)
-    seconds = time.perf_counter() - started
-    kept = rule.memory.nbytes if hasattr(rule, "memory") else 0
+    def arrive(first: int, deltas: list[torch.Tensor]) -> None:
+        for n, delta in enumerate(deltas, start=first):
+            job = Job(n, n % clients, rule.version, rule.x, 1, n)
+            rule.receive(job, Update(n, job.client, job.version, delta, 1, 1, 4 * dim))
+            if (n + 1) % size == 0:
+                rule.step()
+
+    warm = -(-clients // buffer) * buffer  # every client has an entry when the clock starts
+    for first in range(0, warm, buffer):
+        batch(first)
+    seconds = statistics.median(batch(first) for first in range(warm, warm + arrivals, buffer)) / buffer
+    kept: Memory | None = getattr(rule, "memory", None)
+    touched, bandwidth = must_touch(kept, dim, size), copy_bandwidth(device)
     return {
         "algorithm": name,
         "memory": memory or ("quantised" if name == "mf-ca2fl" else "–"),
+        "device": device,
         "parameters": dim,
         "clients": clients,
-        "microseconds_per_arrival": 1e6 * seconds / arrivals,
-        "copies": seconds / arrivals * copy_bandwidth() / (8 * dim),
-        "memory_bytes": kept,
-        "memory_bytes_per_client": kept / clients,
-        "disk_bytes": rule.memory.disk_bytes if memory == "disk" else 0,
-        "client_bytes": rule.memory.client_bytes if memory == "held" else 0,
+        "microseconds_per_arrival": 1e6 * seconds,
+        "bytes_per_arrival": touched,
+        "copy_bytes_per_second": bandwidth,
+        "copy_microseconds": 1e6 * touched / bandwidth,
+        "copies": seconds * bandwidth / touched,
+        "memory_bytes": kept.nbytes if kept is not None else 0,
+        "memory_bytes_per_client": kept.nbytes / clients if kept is not None else 0,
+        "disk_bytes": kept.disk_bytes if isinstance(kept, Disk) else 0,
+        "client_bytes": kept.client_bytes if isinstance(kept, Held) else 0,
     }
 
 
-def servers(dim: int, clients: int, arrivals: int) -> list[dict[str, Any]]:
-    """Every rule that takes updates one by one, with every memory that it takes."""
-    rows = []
+def servers(
+    dim: int, clients: int, arrivals: int, device: str = "cpu", only: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Every rule that takes updates one by one, with every memory that it takes; or only those that are named."""
     for name, kind in ALGORITHMS.items():
-        if kind().network() is not None:
+        if kind().network() is not None or (only and name not in only):
             continue
         takes = "memory" in {field.name for field in fields(kind)}
-        memories = [m for m in MEMORIES if not (m == "held" and name == "aced")] if takes else [None]
-        rows += [server(name, memory, dim, clients, arrivals) for memory in memories]
-    return rows
+        for memory in [m for m in MEMORIES if not (m == "held" and name == "aced")] if takes else [None]:
+            yield server(name, memory, dim, clients, arrivals, device=device)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from offbeat.memory.base import Memory
+from offbeat.memory.base import Change, Memory, differences, owned
 
 
 @dataclass(kw_only=True)
 class Dense(Memory):
-    """Every h_i exactly as it was sent: 4·d bytes for each client that was seen."""
+    """Every h_i exactly as it was sent: 4·d bytes for each client that was seen, the update's own."""
 
     def __getitem__(self, client: int) -> Tensor:
         row: Tensor | None = self.rows.get(client)
         return torch.zeros_like(self.like) if row is None else row
 
-    def store(self, client: int, value: Tensor, key: int) -> None:
-        row: Tensor | None = self.rows.get(client)
-        if row is None:
-            self.total.add_(value)
-            self.rows[client] = value.clone()
-            return
-        self.total.add_(value - row)
-        row.copy_(value)
+    def _exchange(self, client: int, value: Tensor, key: int | None) -> Iterator[Change]:
+        yield from differences(value, self.rows.get(client))
+        if key is not None:
+            self.rows[client] = owned(value)
 
     @property
     def nbytes(self) -> int:

@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from offbeat.errors import ConfigError
-from offbeat.memory.base import Memory
+from offbeat.memory.base import Change, Memory, differences
 from offbeat.options import Positive
 
 
@@ -48,20 +49,30 @@ class Disk(Memory):
 
     def __getitem__(self, client: int) -> Tensor:
         slot = self.rows.get(client)
+        row = torch.empty_like(self.like)
         if slot is None:
-            return torch.zeros_like(self.like)
-        self._account()
-        view = np.frombuffer(self._mapped(), self._dtype, self.like.numel(), slot * self._row)
-        return torch.from_numpy(view.copy()).to(self.like.device)
+            return row.zero_()
+        self._account(self._row)
+        return row.copy_(self._view(slot))
 
-    def store(self, client: int, value: Tensor, key: int) -> None:
-        self.total.add_(value - self[client])
+    def _exchange(self, client: int, value: Tensor, key: int | None) -> Iterator[Change]:
+        slot = self.rows.get(client)
+        row = None if slot is None else self._view(slot).to(value.device)
+        for change in differences(value, row):
+            self._account(change[0].nbytes)
+            yield change
+        if key is None:
+            return
         self._release(client)
         slot = self._free.pop() if self._free else self._new_slot()
-        self._account()
-        self._mapped()[slot * self._row : (slot + 1) * self._row] = value.detach().cpu().numpy().tobytes()
+        self._account(self._row)
+        self._view(slot).copy_(value)
         self.rows[client] = slot
         self._fresh.add(slot)
+
+    def _view(self, slot: int) -> Tensor:
+        """A slot of the file as a vector."""
+        return torch.from_numpy(np.frombuffer(self._mapped(), self._dtype, self.like.numel(), slot * self._row))
 
     def forget(self, client: int) -> None:
         self.total.sub_(self[client])
@@ -101,7 +112,7 @@ class Disk(Memory):
     def _new_slot(self) -> int:
         """Grow the file, by half of its rows at a time."""
         grown = max(16, self._slots * 3 // 2)
-        self._unmap()
+        self._map = None  # it goes when nobody looks into it any more
         with self._file().open("ab") as file:
             file.truncate(grown * self._row)
         self._free += range(grown - 1, self._slots, -1)
@@ -131,15 +142,10 @@ class Disk(Memory):
                 self._map = mmap.mmap(file.fileno(), 0)
         return self._map
 
-    def _account(self) -> None:
-        """Count a row that is about to be touched; over the budget, write back and let go."""
-        self._touched += self._row
+    def _account(self, nbytes: int) -> None:
+        """Count what is about to be touched; over the budget, write back and let go."""
+        self._touched += nbytes
         if self._map is not None and self._touched > self.budget_mb * 1e6:
             self._map.flush()
             self._map.madvise(mmap.MADV_DONTNEED)
-            self._touched = self._row
-
-    def _unmap(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+            self._touched = nbytes

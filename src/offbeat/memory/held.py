@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from offbeat.memory.base import Memory
+from offbeat.memory.base import Change, Memory, differences, owned
 
 
 @dataclass(kw_only=True)
@@ -28,9 +29,10 @@ class Held(Memory):
         row: Tensor | None = self.rows.get(client)
         return value.clone() if row is None else value - row
 
-    def store(self, client: int, value: Tensor, key: int) -> None:
-        self.total.add_(self.difference(client, value))
-        self.rows[client] = value.clone()
+    def _exchange(self, client: int, value: Tensor, key: int | None) -> Iterator[Change]:
+        yield from differences(value, self.rows.get(client))
+        if key is not None:
+            self.rows[client] = owned(value)
 
     @property
     def nbytes(self) -> int:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from offbeat.compression.bits import Bits, Packed, dequantise, quantise
-from offbeat.memory.base import Memory
+from offbeat.compression.bits import (
+    PIECE,
+    Bits,
+    Packed,
+    code_pieces,
+    decoded,
+    dequantise,
+    empty_codes,
+    levels,
+    pack_piece,
+    pieces,
+    span,
+    unpack_piece,
+)
+from offbeat.memory.base import Change, Memory
 from offbeat.seeds import torch_stream
 
 
@@ -18,16 +34,73 @@ class Quantised(Memory):
 
     bits: Bits = 4
 
+    exact: ClassVar[bool] = False
+
     def __getitem__(self, client: int) -> Tensor:
         row = self.rows.get(client)
         return torch.zeros_like(self.like) if row is None else dequantise(Packed(*row), self.bits, self.like)
 
-    def store(self, client: int, value: Tensor, key: int) -> None:
-        noise = torch.rand(value.shape, generator=torch_stream(key, device=value.device), device=value.device)
-        new = quantise(value, self.bits, noise)
-        self.total.add_(dequantise(new, self.bits, self.like).sub_(self[client]))
-        self.rows[client] = (new.codes, new.lo, new.u)
+    def blocks(self, v: Tensor) -> Sequence[Tensor]:
+        return pieces(v)
+
+    def _exchange(self, client: int, value: Tensor, key: int | None) -> Iterator[Change]:
+        old = self._decoded(client)
+        if key is None:
+            yield from ((change, change) for change in map(torch.sub, pieces(value), old))
+            return
+        lo, u = span(value, self.bits)
+        codes = empty_codes(value, self.bits)
+        luck = torch_stream(key, device=value.device)
+        for part, code in zip(pieces(value), code_pieces(codes, self.bits), strict=True):
+            level = levels(part, self.bits, lo, u, torch.rand(part.shape, generator=luck, device=part.device))
+            pack_piece(level, self.bits, code)
+            before = next(old)
+            yield part - before, level.mul_(u).add_(lo).sub_(before)
+        self.rows[client] = (codes, lo, u)
+
+    def _exchanges(self, fresh: Sequence[tuple[int, Tensor, int]]) -> list[Iterator[Change]]:
+        """Short vectors go together: otherwise starting some thirty operations for each is most of the work."""
+        size = min(len(fresh), PIECE // 2 // self.like.numel())  # so many that they stay in the cache
+        if size < 2:
+            return super()._exchanges(fresh)
+        return [self._together(fresh[first : first + size]) for first in range(0, len(fresh), size)]
+
+    def _together(self, fresh: Sequence[tuple[int, Tensor, int]]) -> Iterator[Change]:
+        """One row of a matrix for each."""
+        x = torch.stack([value for _, value, _ in fresh])
+        noise = torch.empty(x.shape, device=x.device)
+        for row, (_, _, key) in zip(noise, fresh, strict=True):
+            row.uniform_(generator=torch_stream(key, device=x.device))
+        lo, u = span(x, self.bits)
+        level = levels(x, self.bits, lo, u, noise)
+        codes = x.new_empty((len(x), -(-x.shape[-1] * self.bits // 8)), dtype=torch.uint8)
+        pack_piece(level, self.bits, codes)
+        before = self._rows([client for client, _, _ in fresh])
+        yield x.sub_(before).sum(dim=0), level.mul_(u).add_(lo).sub_(before).sum(dim=0)
+        rows = [self.rows.setdefault(client, self._none()) for client, _, _ in fresh]
+        for old, new in zip(zip(*rows, strict=True), (codes, lo.flatten(), u.flatten()), strict=True):
+            torch._foreach_copy_(old, new.unbind())
+
+    def _rows(self, clients: Sequence[int]) -> Tensor:
+        """h_i as rows; zeros where there is none."""
+        none = self._none()
+        codes, lo, u = (torch.stack(part) for part in zip(*(self.rows.get(i, none) for i in clients), strict=True))
+        numbers = unpack_piece(codes, self.bits, self.like)
+        return numbers.mul_(u.unsqueeze(-1)).add_(lo.unsqueeze(-1))
+
+    def _none(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A row of zeros."""
+        ends = self.like.new_zeros(2)
+        return torch.zeros_like(empty_codes(self.like, self.bits)), ends[0], ends[1]
+
+    def _decoded(self, client: int) -> Iterator[Tensor]:
+        """h_i piece by piece; zeros where there is none."""
+        row = self.rows.get(client)
+        if row is None:
+            yield from repeat(self.like.new_zeros(()))
+        else:
+            yield from decoded(Packed(*row), self.bits, self.like)
 
     @property
     def nbytes(self) -> int:
-        return sum(codes.nbytes + 16 for codes, _, _ in self.rows.values())
+        return sum(codes.nbytes + lo.nbytes + u.nbytes for codes, lo, u in self.rows.values())

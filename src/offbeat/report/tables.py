@@ -109,15 +109,21 @@ def engine_scale(rows: Sequence[Mapping[str, Any]]) -> Table:
 def server_costs(rows: Sequence[Mapping[str, Any]]) -> Table:
     """What `offbeat bench server` has measured."""
     first = rows[0]
-    caption = f"d = {first['parameters']:,}, {first['clients']} clients; one copy reads and writes d floats"
+    fastest = max(row["copy_bytes_per_second"] for row in rows)
+    caption = (
+        f"d = {first['parameters']:,}, {first['clients']} clients, {first['device']}; a plain copy moves "
+        f"{size(fastest)} a second"
+    )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
-    for name in ("", "memory", "µs an arrival", "in copies", "kept a client"):
+    for name in ("", "memory", "µs an arrival", "must touch", "µs to copy", "ratio", "kept a client"):
         table.add_column(name, justify="left" if name in ("", "memory") else "right")
     for row in rows:
         table.add_row(
             row["algorithm"],
             row["memory"],
             f"{row['microseconds_per_arrival']:,.0f}",
+            size(row["bytes_per_arrival"]),
+            f"{row['copy_microseconds']:,.0f}",
             f"{row['copies']:.1f}",
             size(row["memory_bytes_per_client"]) if row["memory_bytes"] else "–",
         )
