@@ -15,7 +15,19 @@ import argparse
 import os
 import sys
 
+import numpy as np
+import torch
 from common import Clock, Data, Task, main, parser
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam.base import NNTrainHyperParams
+from pfl.metrics import Metrics
+from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 
@@ -34,19 +46,6 @@ class Classifier(nn.Module):
 
 
 def train(task: Task, module: nn.Module, data: Data) -> tuple[float, nn.Module]:
-    import numpy as np
-    import torch
-    from pfl.aggregate.simulate import SimulatedBackend
-    from pfl.algorithm.base import NNAlgorithmParams
-    from pfl.algorithm.federated_averaging import FederatedAveraging
-    from pfl.callback.base import TrainingProcessCallback
-    from pfl.data.dataset import Dataset
-    from pfl.data.federated_dataset import FederatedDataset
-    from pfl.data.sampling import get_user_sampler
-    from pfl.hyperparam.base import NNTrainHyperParams
-    from pfl.metrics import Metrics
-    from pfl.model.pytorch import PyTorchModel
-
     clock = Clock(task)
 
     class Tick(TrainingProcessCallback):

@@ -35,7 +35,7 @@ class Bench:
         self.lines: list[Line] = []
         self.pythons: dict[str, pathlib.Path] = {}
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        self.file = args.out.open("w", encoding="utf-8")
+        args.out.write_text("")
 
     def install(self) -> None:
         """Find or make an interpreter for each system."""
@@ -116,8 +116,8 @@ class Bench:
 
     def _keep(self, line: Line) -> None:
         self.lines.append(line)
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
+        with self.args.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 def table(lines: list[Line]) -> str:
