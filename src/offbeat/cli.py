@@ -375,6 +375,21 @@ def train(
         Console().print(tables.training_rates(rows))
 
 
+@bench.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def peers(options: Sequence[str]) -> None:
+    """The same work in offbeat and other frameworks (benchmarks/peers in the repository; --help goes to it)."""
+    import subprocess
+
+    script = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "peers" / "run.py"
+    if not script.is_file():
+        raise ConfigError(
+            f"{script} is not there: an installed package does not have the scripts; "
+            "clone the repository and run: python benchmarks/peers/run.py"
+        )
+    sys.exit(subprocess.run([sys.executable, str(script), *options], check=False).returncode)
+
+
 def _table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str, Any]:
     """The experiment's table: the file or preset, then --set, then the flags that have names of their own."""
     import tomllib

@@ -1,0 +1,200 @@
+"""What every system is given: the same data, the same models, the same clock, the same line of output.
+
+Each `*_peer.py` beside this file brings one function, `train(task, module, data) -> (seconds, module)`, and hands it
+to `main`.  Needs torch and NumPy alone; the models are offbeat's own, read from the repository's `src`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "src"))
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from offbeat.models import CNN, LR, MLP
+
+MODELS = {"lr": LR(), "mlp": MLP(hidden=(200,)), "cnn": CNN()}
+SHAPE, CLASSES, SEED = (3, 32, 32), 10, 0
+BUFFER = 10  # arrivals a step of FedBuff
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work.  A round is a cohort's worth of clients: one step of FedAvg, or cohort/BUFFER steps of FedBuff."""
+
+    model: str
+    algorithm: str
+    rounds: int
+    warmup: int
+    device: str
+    users: int
+    samples: int
+    cohort: int
+    batch_size: int
+    lr: float
+    threads: int | None
+
+    @property
+    def local_steps(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+    @property
+    def per_version(self) -> int:
+        """Clients that make one step of the server."""
+        return self.cohort if self.algorithm == "fedavg" else BUFFER
+
+    @property
+    def warmup_versions(self) -> int:
+        return self.warmup * self.cohort // self.per_version
+
+    @property
+    def versions(self) -> int:
+        """Steps of the server, warm-up included."""
+        return (self.warmup + self.rounds) * self.cohort // self.per_version
+
+    @property
+    def timed_steps(self) -> int:
+        """Local steps of all clients after the warm-up."""
+        return (self.versions - self.warmup_versions) * self.per_version * self.local_steps
+
+
+@dataclass(frozen=True)
+class Data:
+    """User i has the examples i·samples … (i + 1)·samples, on the CPU."""
+
+    x: Tensor
+    y: Tensor
+    samples: int
+
+    def user(self, i: int) -> tuple[Tensor, Tensor]:
+        part = slice(i * self.samples, (i + 1) * self.samples)
+        return self.x[part], self.y[part]
+
+
+def make_data(users: int, samples: int) -> Data:
+    """Ten coarse patterns under noise: as many floats as CIFAR-10, and easy enough for a loss that falls at once.
+
+    A fifth of the labels are random, so that no gradient vanishes: denormal numbers would be slow.
+    """
+    rng = np.random.default_rng(SEED)
+    patterns = np.kron(rng.standard_normal((CLASSES, 3, 4, 4)), np.ones((8, 8))).astype(np.float32)
+    y = rng.integers(CLASSES, size=users * samples)
+    x = rng.standard_normal((users * samples, *SHAPE), dtype=np.float32)
+    x += patterns[y]
+    x *= 0.3
+    y = np.where(rng.random(len(y)) < 0.2, rng.integers(CLASSES, size=len(y)), y)
+    return Data(torch.from_numpy(x), torch.from_numpy(y), samples)
+
+
+def make_model(name: str) -> nn.Module:
+    torch.manual_seed(SEED)
+    return MODELS[name].build(SHAPE, CLASSES)
+
+
+@torch.no_grad()
+def training_loss(module: nn.Module, data: Data) -> float:
+    """Mean cross entropy on the first thousand training examples: whether the system has trained at all."""
+    module = module.cpu().eval()
+    return nn.functional.cross_entropy(module(data.x[:1000]), data.y[:1000]).item()
+
+
+class FinishedError(Exception):
+    """Raised by a clock that is asked to end a run that would go on."""
+
+
+class Clock:
+    """Notes when each step of the server is done."""
+
+    def __init__(self, task: Task, *, stop: bool = False) -> None:
+        self.task, self.stop = task, stop
+        self.stamps: list[float] = []
+
+    def tick(self) -> None:
+        """Call after each step of the server."""
+        if self.task.device == "cuda":
+            torch.cuda.synchronize()
+        self.stamps.append(time.perf_counter())
+        if self.stop and len(self.stamps) == self.task.versions:
+            raise FinishedError
+
+    @property
+    def seconds(self) -> float:
+        """From the end of the warm-up to the end of the last step."""
+        if len(self.stamps) < self.task.versions:
+            raise RuntimeError(f"{len(self.stamps)} steps of the server, {self.task.versions} expected")
+        return self.stamps[self.task.versions - 1] - self.stamps[self.task.warmup_versions - 1]
+
+
+Train = Callable[[Task, nn.Module, Data], tuple[float, nn.Module]]
+
+
+def parser(description: str, algorithms: tuple[str, ...]) -> argparse.ArgumentParser:
+    """The options that all systems share."""
+    p = argparse.ArgumentParser(description=description.splitlines()[0])
+    p.add_argument("--model", choices=list(MODELS), default="cnn")
+    p.add_argument("--algorithm", choices=algorithms, default=algorithms[0])
+    p.add_argument("--rounds", type=int, default=10, help="timed rounds of one cohort each")
+    p.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts; at least one")
+    p.add_argument("--repeat", type=int, default=1)
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--users", type=int, default=1000)
+    p.add_argument("--samples", type=int, default=50, help="examples a user")
+    p.add_argument("--cohort", type=int, default=50, help="clients a round; with fedbuff clients at work at a time")
+    p.add_argument("--batch-size", type=int, default=10)
+    p.add_argument("--lr", type=float, default=0.1)
+    p.add_argument("--threads", type=int, help="torch threads of each process; the system's own choice when left out")
+    return p
+
+
+def main(system: str, package: str, args: argparse.Namespace, train: Train, *, silent: bool = False) -> None:
+    """Train `--repeat` times from the same start; a line of JSON each.  All other output goes to stderr."""
+    names = Task.__dataclass_fields__
+    task = Task(**{name: value for name, value in vars(args).items() if name in names})
+    if task.warmup < 1 or task.rounds < 1:
+        raise SystemExit(f"--warmup {task.warmup} --rounds {task.rounds}: at least one each")
+    if task.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(task.threads)
+        torch.set_num_threads(task.threads)
+    data = make_data(task.users, task.samples)
+    before = training_loss(make_model(task.model), data)
+    for _ in range(args.repeat):
+        module = make_model(task.model)
+        with contextlib.redirect_stdout(sys.stderr):
+            seconds, trained = train(task, module, data)
+        line = {
+            "system": system,
+            "version": importlib.metadata.version(package) if package != "offbeat" else _own_version(),
+            **asdict(task),
+            "processes": getattr(args, "processes", 1),
+            "parameters": sum(p.numel() for p in module.parameters()),
+            "client_steps": task.timed_steps,
+            "seconds": seconds,
+            "client_steps_per_second": task.timed_steps / seconds,
+            "loss_before": before,
+            "loss_after": training_loss(trained, data),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "machine": torch.cuda.get_device_name() if task.device == "cuda" else f"{os.cpu_count()} cores",
+        }
+        if not silent:
+            sys.stdout.write(json.dumps(line) + "\n")
+            sys.stdout.flush()
+
+
+def _own_version() -> str:
+    from offbeat.version import __version__
+
+    return __version__
