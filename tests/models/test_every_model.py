@@ -132,9 +132,9 @@ def test_a_short_run_learns(model: Model) -> None:
         algorithm=ob.FedAvg(),
         partition=ob.IID(),
         clients=4,
-        client=ob.SGD(lr=2.0 if isinstance(model, LSTM) else 0.05, steps=8, batch_size=16),
+        client=ob.SGD(lr=1.0 if isinstance(model, LSTM) else 0.05, steps=8, batch_size=16),
         dispatch=ob.Rounds(concurrency=2),
-        rounds=12 if isinstance(model, LSTM) else 6,
+        rounds=20 if isinstance(model, LSTM) else 6,
         executor="sequential",
     )
     losses = [row["loss"] for row in result.metrics]
