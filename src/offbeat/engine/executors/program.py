@@ -20,7 +20,7 @@ from torch import Tensor
 
 from offbeat.clients import ClientRule, State
 
-LADDER = [1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
+LADDER = [2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Integers = NDArray[np.int64]
@@ -35,7 +35,8 @@ class Program:
     def __init__(
         self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any, compiled: bool
     ) -> None:
-        steps, rows, width = 1 << (len(batches) - 1).bit_length(), padded(len(x)), batches.shape[2]
+        steps, width = 1 << (len(batches) - 1).bit_length(), batches.shape[2]
+        rows = padded(len(x)) if len(x) > 1 else 1
         self.rule = dataclasses.replace(rule, lr=1.0)
         self.x, self.y = x.new_zeros((rows, x.shape[1])), x.new_zeros((rows, x.shape[1]))
         self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
@@ -67,13 +68,13 @@ class Program:
         """y and state after each row's number of steps, which falls from row to row.  Read them before the next run."""
         n = self.load(x, lr, steps, state, batches, counts)
         for t in range(int(steps[0])):
-            self.step(padded(int(np.searchsorted(-steps, -t))))
+            self.step(self._size(steps, t))
         return self.y[:n], {name: value[:n] for name, value in self.state.items()}
 
     def load(self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers) -> int:
         """Copy a stack into place."""
         n, (most, _, width) = len(x), batches.shape[:3]
-        for size in {padded(int(np.searchsorted(-steps, -t))) for t in range(most)}:
+        for size in {self._size(steps, t) for t in range(most)}:
             self._prepare(size)
         self.x[:n], self.y[:n], self.lr[:n] = x, x, lr
         self.steps.zero_()
@@ -86,6 +87,10 @@ class Program:
         self.weights[:most, :n, :width].copy_(torch.from_numpy(inside / np.maximum(counts, 1)[..., None]))
         self.t.zero_()
         return n
+
+    def _size(self, steps: Integers, t: int) -> int:
+        """Rows to be computed in step t: those that do more than t steps, and some for the ladder."""
+        return min(padded(int(np.searchsorted(-steps, -t))), len(self.y))
 
     def step(self, size: int) -> None:
         """The next step of the first `size` rows."""
