@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import gc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,8 @@ from offbeat.clients import ClientRule, State
 
 LADDER = [2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
 
+ALIGN = 64  # numbers
+
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Integers = NDArray[np.int64]
 
@@ -32,24 +35,28 @@ def padded(rows: int) -> int:
 
 
 class Program:
+    """Made for stacks like the one it is given.  Without a stream, on a CPU, steps are not captured but simply done."""
+
     def __init__(
         self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any, compiled: bool
     ) -> None:
         steps, width = 1 << (len(batches) - 1).bit_length(), batches.shape[2]
         rows = padded(len(x)) if len(x) > 1 else 1
         self.rule = dataclasses.replace(rule, lr=1.0)
-        self.x, self.y = x.new_zeros((rows, x.shape[1])), x.new_zeros((rows, x.shape[1]))
+        self.x, self.y = _aligned(x, rows), _aligned(x, rows)
         self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
-        self.state: State = {name: value.new_zeros((rows, value.shape[1])) for name, value in state.items()}
+        self.state: State = {name: _aligned(value, rows) for name, value in state.items()}
         self.batches = torch.zeros((steps, rows, *batches.shape[2:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
+        advance = _advance(self.rule, tuple(state))
+        self._plain_loss = loss
         self._loss: Callable[..., Any] = Compiled(loss) if compiled else loss
-        self._advance: Callable[..., Any] = Compiled(self._next) if compiled else self._next
+        self._advance: Callable[..., Any] = Compiled(advance) if compiled else advance
         # Captured where it will be replayed: cuBLAS has a workspace for each stream, which two lanes must not share.
         self._stream = stream
+        self._pool = torch.cuda.graph_pool_handle() if stream is not None else None
         self._graphs: dict[int, Any] = {}
-        self._pool = torch.cuda.graph_pool_handle()
 
     def fits(self, rule: ClientRule, x: Tensor, batches: Integers, state: State) -> bool:
         """Whether such a stack can be run on this program's memory."""
@@ -74,8 +81,8 @@ class Program:
     def load(self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers) -> int:
         """Copy a stack into place."""
         n, (most, _, width) = len(x), batches.shape[:3]
-        for size in {self._size(steps, t) for t in range(most)}:
-            self._prepare(size)
+        for size in {self._size(steps, t) for t in range(most)} if self._stream is not None else ():
+            self._capture(size)
         self.x[:n], self.y[:n], self.lr[:n] = x, x, lr
         self.steps.zero_()
         self.steps[:n, 0] = torch.from_numpy(steps)
@@ -88,15 +95,18 @@ class Program:
         self.t.zero_()
         return n
 
+    def step(self, size: int, count: int | None = None) -> None:
+        """The next step of the first `size` rows; with `count` on so many examples of each batch, uncaptured."""
+        if self._stream is None or count is not None:
+            self._step(size, count)
+        else:
+            self._graphs[size].replay()
+
     def _size(self, steps: Integers, t: int) -> int:
         """Rows to be computed in step t: those that do more than t steps, and some for the ladder."""
         return min(padded(int(np.searchsorted(-steps, -t))), len(self.y))
 
-    def step(self, size: int) -> None:
-        """The next step of the first `size` rows."""
-        self._graphs[size].replay()
-
-    def _prepare(self, size: int) -> None:
+    def _capture(self, size: int) -> None:
         """Compile and capture the step for stacks of this size, on rows that do not move: they have no steps to do."""
         if size in self._graphs:
             return
@@ -108,29 +118,38 @@ class Program:
                 self._step(size)
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
+        gc.collect()  # an old program that is thrown away in the middle of a capture would spoil it
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             self._step(size)
         self._graphs[size] = graph
 
-    def _step(self, size: int) -> None:
+    def _step(self, size: int, count: int | None = None) -> None:
         y = self.y[:size].detach().requires_grad_()
         t = self.t.remainder(len(self.batches))
-        batch, weight = (table.index_select(0, t)[0, :size] for table in (self.batches, self.weights))
-        (g,) = torch.autograd.grad(self._loss(y, batch, weight), y)
-        names = list(self.state)
-        self._advance(
-            self.y[:size], g, self.x[:size], self.lr[:size], self.steps[:size] > self.t,
-            [self.state[name][:size] for name in names],
-        )  # fmt: skip
+        batch, weight = (table.index_select(0, t)[0, :size, :count] for table in (self.batches, self.weights))
+        loss = self._loss if count is None else self._plain_loss
+        (g,) = torch.autograd.grad(loss(y, batch, weight), y)
+        rows = [value[:size] for value in self.state.values()]
+        self._advance(self.y[:size], g, self.x[:size], self.lr[:size], self.steps[:size] > self.t, rows)
         self.t.add_(1)
 
-    def _next(self, y: Tensor, g: Tensor, x: Tensor, lr: Tensor, on: Tensor, rows: list[Tensor]) -> None:
+
+def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:
+    def advance(y: Tensor, g: Tensor, x: Tensor, lr: Tensor, on: Tensor, rows: list[Tensor]) -> None:
         """The rule's step, in place, for rows that still have steps to do."""
-        state = dict(zip(self.state, rows, strict=True))
-        after, new = self.rule.step(y, g, x, lr, state)
+        state = dict(zip(names, rows, strict=True))
+        after, new = rule.step(y, g, x, lr, state)
         for name, value in new.items():
             state[name].copy_(torch.where(on, value, state[name]))
         y.copy_(torch.where(on, after, y))
+
+    return advance
+
+
+def _aligned(like: Tensor, rows: int) -> Tensor:
+    """(rows, d) of zeros, each row beginning at a multiple of 256 bytes: matrix products on rows are faster then."""
+    width = like.shape[1]
+    return like.new_zeros((rows, -(-width // ALIGN) * ALIGN))[:, :width]
 
 
 class Compiled:

@@ -1,0 +1,64 @@
+"""The program that a GPU replays, done here step by step on a CPU: padding, masks and memory that never moves."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from tests.engine.test_executors import RULES, built, jobs, work
+
+from offbeat.clients import SGD, ClientRule
+from offbeat.engine.executors import Sequential
+from offbeat.engine.executors.program import LADDER, Program, padded
+from offbeat.engine.executors.stacked import Stack
+from offbeat.engine.executors.vectorised import plan, rows
+from offbeat.engine.work import Work
+from offbeat.messages import Update
+from offbeat.models import MLP
+
+
+def run(program: Program | None, w: Work) -> tuple[Program, torch.Tensor]:
+    tasks = [(w, job) for job in sorted(jobs(w), key=lambda job: -job.steps)]
+    x = torch.stack([job.x for _, job in tasks])
+    lr = x.new_tensor([[w.rule.lr * job.rate] for _, job in tasks])
+    state = w.rule.begin(x, rows(job.extra for _, job in tasks), rows(w.kept_by(job) for _, job in tasks))
+    batches, counts = plan(tasks)
+    if program is None:
+        program = Program(Stack(w).loss, w.rule, x, batches, state, None, compiled=False)
+    assert program.fits(w.rule, x, batches, state)
+    y, _ = program.run(x, lr, np.array([job.steps for _, job in tasks]), state, batches, counts)
+    moved = {job.id: delta for (_, job), delta in zip(tasks, y - x, strict=True)}
+    return program, torch.stack([moved[job.id] for job in jobs(w)])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
+def test_a_program_does_what_the_plain_executor_does(rule: ClientRule) -> None:
+    """Twice on the same memory, which the first run has left full."""
+    w = work(built(MLP(hidden=(9,))).double(), rule)
+    w.x = w.x.double()
+    program = None
+    x = w.layout.read(w.module)
+    for _ in range(2):
+        program, moved = run(program, w)
+    plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
+    torch.testing.assert_close(moved, torch.stack(plain), rtol=1e-9, atol=1e-11)
+    assert not torch.equal(w.layout.read(w.module), x), "only the plain executor uses the module itself"
+
+
+def test_the_ladder() -> None:
+    assert [padded(n) for n in (1, 2, 3, 9, 10, 11, 256, 257)] == [2, 2, 4, 10, 10, 12, 256, 257]
+    assert all(b <= 2 * a for a, b in itertools.pairwise(LADDER)), "at most as many rows are wasted as used"
+
+
+def test_what_fits() -> None:
+    w = work(built(MLP(hidden=(9,))), SGD(lr=0.1, epochs=1, batch_size=8))
+    program, _ = run(None, w)
+    x = torch.zeros((6, w.layout.dim))
+    batches = np.zeros((3, 6, 8), dtype=np.int64)
+    assert program.fits(SGD(lr=0.5, epochs=1, batch_size=8), x, batches, {}), "the rate is each row's own"
+    assert not program.fits(SGD(lr=0.1, epochs=1, batch_size=8, weight_decay=0.1), x, batches, {})
+    assert not program.fits(w.rule, torch.zeros((7, w.layout.dim)), batches, {})
+    assert not program.fits(w.rule, x, np.zeros((9, 6, 8), dtype=np.int64), {})
+    assert not program.fits(w.rule, x, batches, {"m": x})
