@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -59,3 +60,19 @@ class Quadratics:
     @property
     def optimum(self) -> Tensor:
         return torch.mean(self.centres, dim=0)
+
+
+def gone(pid: int) -> bool:
+    """Soon ended, if it has not."""
+    deadline = time.monotonic() + 10
+    while running(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not running(pid)
+
+
+def running(pid: int) -> bool:
+    """Not ended; one that has ended, but that nobody has waited for, is state Z."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

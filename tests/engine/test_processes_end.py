@@ -1,0 +1,113 @@
+"""Programs of their own that train in worker processes, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from tests.support import gone
+
+# A script as users write them: threads in use, classes of its own, no guard.
+SCRIPT = """
+import time
+import numpy as np, torch
+import offbeat as ob
+
+torch.set_num_threads(2)
+torch.randn(300, 300) @ torch.randn(300, 300)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(20, 4)
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            time.sleep(60)
+        return self.layer(x)
+
+class Mine(ob.SGD):
+    pass
+
+x, y = np.zeros((80, 20), dtype=np.float32), np.arange(80) % 4
+ob.run(data=ob.from_arrays(x, y, x, y), clients=20, model=Net, algorithm=ob.FedBuff(), client=Mine(),
+       executor="processes")
+"""
+CONFIG = """
+executor = "processes"
+rounds = 100000
+[algorithm]
+name = "fedbuff"
+[client]
+name = "sgd"
+steps = 3
+batch_size = 8
+[data]
+name = "synthetic"
+clients = 20
+[model]
+name = "mlp"
+"""
+
+
+@contextlib.contextmanager
+def program(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A program of its own with its workers, when there are any."""
+    command = [sys.executable, "-W", "error", *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not (workers := children(process.pid)) and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(0.2)
+            yield process, workers
+        finally:
+            process.kill()
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            number, rest = stat.parent.name, stat.read_text().rpartition(")")[2].split()
+            if int(rest[1]) == parent:
+                found.append(int(number))
+    return found
+
+
+def test_kill_nine_of_the_parent_leaves_no_process(tmp_path: pathlib.Path) -> None:
+    """A script without a guard, killed while its workers are in the middle of a long job."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    with program(str(tmp_path / "script.py")) as (process, workers):
+        assert process.poll() is None, process.communicate()
+        process.kill()
+        process.wait(10)
+        assert workers
+        assert all(gone(pid) for pid in workers)
+
+
+def test_ctrl_c_reaches_only_the_parent(tmp_path: pathlib.Path) -> None:
+    """A terminal signals the whole group: the workers finish what they are at, and the run ends in good order."""
+    (tmp_path / "run.toml").write_text(CONFIG)
+    out = tmp_path / "out"
+    with program("-m", "offbeat", "run", str(tmp_path / "run.toml"), "--out", str(out), "--quiet") as (
+        process,
+        workers,
+    ):
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, (output, errors)
+    assert "go on with: offbeat resume" in errors
+    assert "Traceback" not in errors
+    assert json.loads((out / "status.json").read_text())["state"] == "interrupted"
+    assert len(list((out / "checkpoint").glob("*.pt"))) == 1
+    assert workers
+    assert all(gone(pid) for pid in workers)
