@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from offbeat.options import Bound, Options, Positive
+from offbeat.vector import vacant
 
 Decay = Annotated[float, Bound(low=0, high=1, open="high")]
 
@@ -48,7 +49,7 @@ class Plain(ServerOptimiser):
     """x ← x + η·v."""
 
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
-        return x.add(v, alpha=eta)
+        return torch.add(x, v, alpha=eta, out=vacant(x))
 
 
 @dataclass(kw_only=True)
