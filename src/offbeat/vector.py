@@ -67,6 +67,9 @@ class Layout:
 
 
 BLOCK = 1 << 16
+"""Entries that are worth an operation of their own and stay in a core's cache, with what is computed from them."""
+LONG = 32 << 20
+"""Bytes above which malloc keeps nothing for the next time."""
 
 
 def blocks(v: Tensor) -> Sequence[Tensor]:
@@ -84,14 +87,19 @@ def blocks(v: Tensor) -> Sequence[Tensor]:
 def vacant(like: Tensor) -> Tensor:
     """A vector as `like`, not filled.  A long one on a CPU lies in huge pages, where the system has them.
 
-    malloc takes what is above 32 MB from the system and returns it each time; filling it then costs a page fault every
+    malloc takes such a one from the system and returns it there each time; filling it then costs a page fault every
     4 kB, several times what the numbers cost.
     """
-    if like.device.type != "cpu" or like.nbytes < 32 << 20 or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if like.nbytes < LONG or like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty_like(like)
     room = mmap.mmap(-1, like.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     room.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(room, dtype=like.dtype).view(like.shape)
+
+
+def ahead(x: Tensor, v: Tensor, step: float) -> Tensor:
+    """x + step·v, a new vector."""
+    return x.add(v, alpha=step) if x.nbytes < LONG else torch.add(x, v, alpha=step, out=vacant(x))
 
 
 def warm_up_malloc() -> None:
