@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from offbeat.compression.dense import QSGD, Sign, Uniform
 from offbeat.memory import Dense, Disk, Held, Memory, Quantised
 from offbeat.messages import Job, Update
 from offbeat.seeds import torch_stream
-from offbeat.vector import BLOCK, Layout, blocks
+from offbeat.vector import BLOCK, Layout, blocks, vacant
 
 MAKE: dict[str, Callable[[], Memory]] = {
     "dense": Dense, "held": Held, "disk": Disk, "8 bit": lambda: Quantised(bits=8), "4 bit": lambda: Quantised(bits=4),
@@ -76,11 +77,42 @@ def test_a_long_vector_is_quantised_with_the_noise_of_one_draw(bits: int, dim: i
     assert len(packed.codes) == -(-dim * bits // 8)
 
 
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("dim", [PIECE, 2 * PIECE, 3 * PIECE + 5])
+def test_pieces_in_one_batch_are_packed_alike(bits: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does with all pieces together must be readable where they are done one after the other."""
+    value, after = torch.randn(2, dim)
+    rows, totals = [], []
+    for one_by_one in (True, False):
+        monkeypatch.setattr("offbeat.compression.bits.one_by_one", lambda x, answer=one_by_one: answer)
+        memory = Quantised(bits=bits)  # type: ignore[arg-type]
+        memory.start(value, 2)
+        memory.store(1, value, 7)
+        memory.replace([(0, value), (1, after), (1, value)], lambda place: place)
+        rows.append([*memory.rows[0], *memory.rows[1], memory[0], memory[1]])
+        totals.append(memory.total)
+    assert all(torch.equal(*pair) for pair in zip(*rows, strict=True))
+    assert torch.equal(*totals)
+
+
 def test_blocks_cover_the_vector_in_order() -> None:
     for n in (1, BLOCK, BLOCK + 1, 5 * BLOCK + 7):
         v = torch.arange(n)
         assert torch.equal(torch.cat(list(blocks(v))), v)
         assert all(block.untyped_storage().data_ptr() == v.data_ptr() for block in blocks(v))
+
+
+def test_a_vacant_vector_is_an_ordinary_one() -> None:
+    """Also where it lies in huge pages; above 32 MB."""
+    for dim in (3, (32 << 20) // 4 + 5):
+        like = torch.zeros(dim)
+        v = vacant(like)
+        assert (v.shape, v.dtype, v.device) == (like.shape, like.dtype, like.device)
+        v.fill_(2)
+        file = io.BytesIO()
+        torch.save(v, file)
+        file.seek(0)
+        assert torch.equal(torch.load(file, weights_only=True), v)
 
 
 @pytest.fixture

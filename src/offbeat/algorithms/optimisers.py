@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from offbeat.options import Bound, Options, Positive
+from offbeat.vector import ahead
 
 Decay = Annotated[float, Bound(low=0, high=1, open="high")]
 
@@ -48,7 +49,7 @@ class Plain(ServerOptimiser):
     """x ← x + η·v."""
 
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
-        return x.add(v, alpha=eta)
+        return ahead(x, v, eta)
 
 
 @dataclass(kw_only=True)
@@ -64,7 +65,7 @@ class Momentum(ServerOptimiser):
 
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
         self.m = v.add(self.m, alpha=self.beta)
-        return x.add(self.m, alpha=eta)
+        return ahead(x, self.m, eta)
 
 
 @dataclass(kw_only=True)

@@ -33,10 +33,15 @@ def pieces(x: Tensor, size: int = PIECE) -> Sequence[Tensor]:
     """Views whose last dimension is one piece: one after the other on a CPU, else all whole ones and the rest."""
     if x.numel() <= size:
         return (x,)
-    if x.device.type == "cpu":
+    if one_by_one(x):
         return torch.split(x, size)
     whole = x.numel() // size * size
     return [part for part in (x[:whole].view(-1, size), x[whole:]) if part.numel()]
+
+
+def one_by_one(x: Tensor) -> bool:
+    """Whether pieces are better done one after the other: where there is a cache to stay in."""
+    return x.device.type == "cpu"
 
 
 def code_pieces(codes: Tensor, bits: int) -> Sequence[Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offbeat.options import Options
-from offbeat.vector import blocks, warm_up_malloc
+from offbeat.vector import blocks, vacant, warm_up_malloc
 
 Change = tuple[Tensor, Tensor]
 
@@ -47,7 +47,7 @@ class Memory(Options, ABC):
     @property
     def mean(self) -> Tensor:
         """h = (1/N) Σ_i h_i, a new tensor."""
-        h = torch.empty_like(self.like)
+        h = vacant(self.like)
         for part, total in zip(self.blocks(h), self.blocks(self.total), strict=True):
             part.copy_(total / self.clients)
         return h
@@ -76,7 +76,7 @@ class Memory(Options, ABC):
         `fresh`.  A client may be there twice: both its differences count, the later value stays.  With an exact
         memory the total changes by the sum itself, so it is touched once however many are replaced.
         """
-        h, summed = self._lent = self._lent or (torch.empty_like(self.like), torch.empty_like(self.like))
+        h, summed = self._lent = self._lent or (vacant(self.like), vacant(self.like))
         last = {client: place for place, (client, _) in enumerate(fresh)}
         stays = self._exchanges([(client, fresh[place][1], key(place)) for client, place in last.items()])
         goes = [self._exchange(i, value, None) for place, (i, value) in enumerate(fresh) if last[i] != place]

@@ -66,27 +66,21 @@ class Quantised(Memory):
         return [self._together(fresh[first : first + size]) for first in range(0, len(fresh), size)]
 
     def _together(self, fresh: Sequence[tuple[int, Tensor, int]]) -> Iterator[Change]:
-        """One row of a matrix for each."""
+        """One row of a matrix for each.  A client's row is written over, so that only newcomers need room."""
+        rows = [self.rows.get(client) or self._none() for client, _, _ in fresh]
         x = torch.stack([value for _, value, _ in fresh])
         noise = torch.empty(x.shape, device=x.device)
         for row, (_, _, key) in zip(noise, fresh, strict=True):
             row.uniform_(generator=torch_stream(key, device=x.device))
         lo, u = span(x, self.bits)
         level = levels(x, self.bits, lo, u, noise)
-        codes = x.new_empty((len(x), -(-x.shape[-1] * self.bits // 8)), dtype=torch.uint8)
-        pack_piece(level, self.bits, codes)
-        before = self._rows([client for client, _, _ in fresh])
+        old, was_lo, was_u = (torch.stack(part) for part in zip(*rows, strict=True))
+        before = unpack_piece(old, self.bits, x).mul_(was_u.unsqueeze(-1)).add_(was_lo.unsqueeze(-1))
+        pack_piece(level, self.bits, old)
         yield x.sub_(before).sum(dim=0), level.mul_(u).add_(lo).sub_(before).sum(dim=0)
-        rows = [self.rows.setdefault(client, self._none()) for client, _, _ in fresh]
-        for old, new in zip(zip(*rows, strict=True), (codes, lo.flatten(), u.flatten()), strict=True):
-            torch._foreach_copy_(old, new.unbind())
-
-    def _rows(self, clients: Sequence[int]) -> Tensor:
-        """h_i as rows; zeros where there is none."""
-        none = self._none()
-        codes, lo, u = (torch.stack(part) for part in zip(*(self.rows.get(i, none) for i in clients), strict=True))
-        numbers = unpack_piece(codes, self.bits, self.like)
-        return numbers.mul_(u.unsqueeze(-1)).add_(lo.unsqueeze(-1))
+        for written, new in zip(zip(*rows, strict=True), (old, lo.flatten(), u.flatten()), strict=True):
+            torch._foreach_copy_(written, new.unbind())
+        self.rows.update((client, row) for (client, _, _), row in zip(fresh, rows, strict=True))
 
     def _none(self) -> tuple[Tensor, Tensor, Tensor]:
         """A row of zeros."""
