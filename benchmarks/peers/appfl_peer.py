@@ -47,8 +47,8 @@ def train_configs(task: Task, folder: str) -> dict[str, Any]:
 def server_configs(task: Task, folder: str) -> dict[str, Any]:
     buffered = task.algorithm == "fedbuff"
     kind = {"client_weights_mode": "equal", "optimize_memory": False}
-    # step = Σ α/num_clients·(…): with α = num_clients/BUFFER it is the buffer's mean
-    fedbuff = kind | {"staleness_fn": "constant", "alpha": task.users / BUFFER, "K": BUFFER}
+    # step = Σ α/num_clients·(…): with α = η·num_clients/BUFFER it is η times the buffer's mean
+    fedbuff = kind | {"staleness_fn": "constant", "alpha": task.server_rate * task.users / BUFFER, "K": BUFFER}
     return {
         "num_clients": task.users,
         "scheduler": "AsyncScheduler" if buffered else "SyncScheduler",

@@ -57,6 +57,14 @@ class Task:
         return self.cohort if self.algorithm == "fedavg" else BUFFER
 
     @property
+    def server_rate(self) -> float:
+        """η: with FedBuff a cohort's worth of steps of the server goes as far as one step of FedAvg.
+
+        With η = 1 the stale updates overshoot, and the loss rises.
+        """
+        return self.per_version / self.cohort
+
+    @property
     def warmup_versions(self) -> int:
         return self.warmup * self.cohort // self.per_version
 

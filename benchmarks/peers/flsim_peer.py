@@ -1,7 +1,7 @@
 """FLSim: its asynchronous trainer (FedBuff, its speciality) and its synchronous one (FedAvg).
 
 Settings: users as ready batches on the training device (`FLDataProviderFromList`), no evaluation, no metrics, equal
-weights, `minimize_cuda_transfer` as by default, global SGD with rate 1 (1/10 for FedBuff, which sums its buffer of
+weights, `minimize_cuda_transfer` as by default, global SGD with rate η (η/10 for FedBuff, which sums its buffer of
 10).  One client starts every 1/cohort of a virtual second and takes U(0.5, 1.5) of them, so that `cohort` are at work
 on average.  One process: the asynchronous trainer has no other mode, and the synchronous one is measured beside it.
 FLSim keeps the batches of a user in one fixed order, and saves shuffling.
@@ -111,7 +111,7 @@ def asynchronous(task: Task, model: Classifier, clock: Clock) -> AsyncTrainer:
             clock.tick()
 
     config = AsyncTrainerConfig(
-        aggregator=FedAvgWithLRFedBuffAggregatorConfig(lr=1 / BUFFER, buffer_size=BUFFER),
+        aggregator=FedAvgWithLRFedBuffAggregatorConfig(lr=task.server_rate / BUFFER, buffer_size=BUFFER),
         training_event_generator=AsyncTrainingEventGeneratorConfig(
             training_start_time_distribution=ConstantAsyncTrainingStartTimeDistrConfig(training_rate=task.cohort),
             duration_distribution_generator=PerUserUniformDurationDistributionConfig(

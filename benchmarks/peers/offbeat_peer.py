@@ -25,7 +25,7 @@ def train(executor: str, task: Task, module: nn.Module, data: Data) -> tuple[flo
         data=ob.Dataset(data.x, data.y, data.x[:1], data.y[:1], classes=10),
         partition=[range(i * task.samples, (i + 1) * task.samples) for i in range(task.users)],
         model=module,
-        algorithm=ob.FedBuff() if asynchronous else ob.FedAvg(),
+        algorithm=ob.FedBuff(eta=task.server_rate) if asynchronous else ob.FedAvg(),
         client=ob.SGD(lr=task.lr, epochs=1, batch_size=task.batch_size),
         dispatch=ob.KeepBusy(concurrency=task.cohort, buffer=BUFFER)
         if asynchronous

@@ -4,7 +4,7 @@
     PYTHONPATH=peer-sources python benchmarks/peers/pfl_peer.py --device cuda   # where only torch, NumPy and SciPy are
 
 The two packages and the pure parts of what they cannot do without, at the versions below, tests and compiled files
-removed. What they import but do not use here (differential privacy, plots, tables, image data sets) is replaced by
+removed.  What they import but do not use here (differential privacy, plots, tables, image data sets) is replaced by
 empty modules.
 """
 
