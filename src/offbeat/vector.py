@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of a module's trainable parameters, in the order in which they lie in the vector."""
+    """Names and shapes of a module's trainable parameters (or buffers), in their order in the vector."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -27,6 +27,12 @@ class Layout:
     def of(cls, module: nn.Module) -> Layout:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(p.shape for _, p in named))
+
+    @classmethod
+    def of_buffers(cls, module: nn.Module, names: Sequence[str]) -> Layout:
+        """The same for buffers; whole numbers among them become floats in the vector."""
+        buffers = dict(module.named_buffers())
+        return cls(tuple(names), tuple(buffers[name].shape for name in names))
 
     @property
     def sizes(self) -> list[int]:
@@ -54,16 +60,20 @@ class Layout:
         return torch.cat([tensors[name].flatten(start_dim=lead) for name in self.names], dim=-1)
 
     def read(self, module: nn.Module) -> Tensor:
-        """The module's parameters as a new vector."""
-        return self.flatten({name: p.detach() for name, p in module.named_parameters() if p.requires_grad})
+        """These tensors of the module as a new vector."""
+        tensors = _tensors(module)
+        return self.flatten({name: tensors[name].detach() for name in self.names})
 
     def write(self, module: nn.Module, flat: Tensor) -> None:
-        """Copy a vector into the module's parameters."""
-        views = self.unflatten(flat)
+        """Copy a vector into the module."""
+        tensors = _tensors(module)
         with torch.no_grad():
-            for name, p in module.named_parameters():
-                if p.requires_grad:
-                    p.copy_(views[name])
+            for name, view in self.unflatten(flat).items():
+                tensors[name].copy_(view)
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
 BLOCK = 1 << 16

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from offbeat.clients import SGD, ClientRule, Dyn, Prox, Scaffold
 from offbeat.data import Federated, from_arrays
 from offbeat.engine import EXECUTORS, Executor, Work, choose
-from offbeat.engine.executors import choice
+from offbeat.engine.executors import Graphs, choice
 from offbeat.engine.executors.base import Task
 from offbeat.errors import ConfigError, DivergenceError
-from offbeat.messages import Job
+from offbeat.messages import Job, Update
 from offbeat.models import CNN, LR, MLP, Model
 from offbeat.seeds import key
 
@@ -97,6 +97,53 @@ def test_both_executors_agree_up_to_rounding_in_single_precision(model: Model) -
     js = jobs(w)
     plain, stacked = deltas("sequential", w, js), deltas("vectorised", w, js)
     assert ((stacked - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
+
+
+@pytest.mark.parametrize("model", [MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
+def test_lanes_give_the_same_updates(model: Model, rule: ClientRule) -> None:
+    """`graphs` on a CPU, where nothing is captured: the lanes, their memory and the order of the steps are the same."""
+    data = federated()
+    exact = replace(data, dataset=replace(data.dataset, x=data.dataset.x.double()))
+    w = work(built(model).double(), rule, exact)
+    js, twin = jobs(w), work(copy.deepcopy(w.module), rule, exact)
+    lanes = Graphs(twin, compiled=False)
+    for _ in range(2):
+        plain = deltas("sequential", w, js)
+        moved = torch.stack([u.delta for u in lanes.train_all([(twin, j) for j in js]) if isinstance(u, Update)])
+        torch.testing.assert_close(moved, plain, rtol=1e-9, atol=1e-11)
+
+
+NORMED = nn.Sequential(
+    nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4), nn.BatchNorm1d(4, momentum=None)
+)
+
+
+@pytest.mark.parametrize("name", ["sequential", "graphs", "processes"])
+def test_running_statistics_go_down_and_come_back(name: str) -> None:
+    """Against torch's own loop on a copy: the client starts from the b it is sent and sends its own back."""
+    data = federated(sizes=(8, 20, 42))
+    exact = replace(data, dataset=replace(data.dataset, x=data.dataset.x.double()))
+    w = work(copy.deepcopy(NORMED).double(), SGD(lr=0.1, epochs=2, batch_size=8), exact)
+    assert w.buffers.names == tuple(n for n, _ in w.module.named_buffers())
+    x, b = w.layout.read(w.module), w.buffers.read(w.module) + torch.arange(w.buffers.dim) % 3
+    js = [Job(i, i, 0, x, w.steps(i), key(i), extra={"buffers": b}) for i in range(3)]
+    executor = Graphs(w, compiled=False) if name == "graphs" else EXECUTORS[name](w)
+    for job, update in zip(js, executor.train_all([(w, job) for job in js]), strict=True):
+        module = copy.deepcopy(NORMED).double().train()
+        w.layout.write(module, x)
+        w.buffers.write(module, b)
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+        for batch, count in zip(*w.plan(job), strict=True):
+            index = torch.from_numpy(batch[:count])
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(module(w.inputs(index)), w.y[index]).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        assert isinstance(update, Update)
+        torch.testing.assert_close(update.delta, w.layout.read(module) - x, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(update.extra["buffers"], w.buffers.read(module), rtol=1e-9, atol=1e-11)
+        assert update.wire_bytes == 4 * (w.layout.dim + w.buffers.dim)
+    executor.close()
 
 
 def test_the_plain_executor_is_a_torch_training_loop() -> None:

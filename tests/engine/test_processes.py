@@ -187,10 +187,11 @@ class Fatal(Small):
 
     def __init__(self, folder: pathlib.Path, times: int) -> None:
         super().__init__()
+        self.parent = os.getpid()
         self.marks = [folder / str(n) for n in range(times)]
 
     def forward(self, x: Tensor) -> Tensor:
-        for mark in self.marks:
+        for mark in self.marks if os.getpid() != self.parent else ():
             with contextlib.suppress(FileExistsError):
                 mark.touch(exist_ok=False)
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -80,6 +80,9 @@ class ServerHalf(ABC):
     @abstractmethod
     def receive(self, update: Update) -> None: ...
 
+    def stepped(self) -> None:  # noqa: B027 — most have nothing to do
+        """The server has made a new version."""
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]: ...
 

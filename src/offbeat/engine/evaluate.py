@@ -26,21 +26,24 @@ class Evaluator:
         gpu = work.device.type == "cuda"
         self._stream = torch.cuda.Stream(work.device) if gpu else None  # type: ignore[no-untyped-call]
 
-    def __call__(self, x: Tensor) -> Score:
+    def __call__(self, x: Tensor, buffers: Tensor | None = None) -> Score:
         """Begin a test; the function that is returned waits for it and gives (accuracy, mean loss)."""
         if self._stream is None:
-            figures = self._figures(x)
+            figures = self._figures(x, buffers)
         else:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
-                figures = self._figures(x)
-            x.record_stream(self._stream)
+                figures = self._figures(x, buffers)
+            for tensor in (x, buffers) if buffers is not None else (x,):
+                tensor.record_stream(self._stream)
         return lambda: self._read(figures)
 
     @torch.no_grad()
-    def _figures(self, x: Tensor) -> Tensor:
+    def _figures(self, x: Tensor, buffers: Tensor | None) -> Tensor:
         """How many are right, and the sum of the losses."""
         self.work.layout.write(self.module, x)
+        if buffers is not None:
+            self.work.buffers.write(self.module, buffers)
         figures = torch.zeros(2, dtype=torch.float64, device=self.work.device)
         for xs, ys in zip(torch.split(self.x, self.batch_size), torch.split(self.y, self.batch_size), strict=True):
             outputs = self.module(self.work.data.dataset.prepare(xs))

@@ -44,7 +44,7 @@ class Loop:
     ) -> None:
         self.algorithm, self.dispatch, self.world, self.transport = algorithm, dispatch, world, transport
         self.terms = terms  # for each client
-        self.half = half  # the server's half of the client rule
+        self.half = half  # the server's half of what clients send beside Δ
         self.outgoing = outgoing  # x as it goes out
         self.seed = seed
         self._job_key = key(seed, "job")
@@ -81,6 +81,8 @@ class Loop:
         stepped = dispatch.due(now)
         if stepped:
             algorithm.step()
+            if self.half is not None:
+                self.half.stepped()
             dispatch.stepped()
             self._remember()
         if isinstance(event, Tick) and event.client is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from offbeat.clients import ClientRule, State, plans
+from offbeat.clients import ClientRule, Halves, ServerHalf, State, Statistics, plans
 from offbeat.compression import Compression
 from offbeat.data import Augment, Federated
 from offbeat.errors import DivergenceError
@@ -44,16 +45,23 @@ class Work:
         self.compression = compression or Compression()
         self.precision, self.augment = precision, augment
         self.x, self.y = data.dataset.on(device)
+        self.buffers = Layout.of_buffers(self.module, _changing(self.module, data.dataset.prepare(self.x[:2])))
         self.kept: dict[str, dict[int, Tensor]] = {name: {} for name in (*rule.keeps, "error")}
 
     def steps(self, client: int) -> int:
         return self.rule.local_steps(self.data.size(client))
 
     def upload_bytes(self, job: Job) -> int:
-        """What the job's update will cost: the coded update, and what the rule sends beside it as it is."""
-        return self.compression.upload.size(self.layout, job.compression_rate) + 4 * self.layout.dim * len(
-            self.rule.sends
-        )
+        """What the job's update will cost: the coded update, and what is sent beside it as it is."""
+        beside = self.layout.dim * len(self.rule.sends) + self.buffers.dim
+        return self.compression.upload.size(self.layout, job.compression_rate) + 4 * beside
+
+    def server_half(self) -> ServerHalf | None:
+        """The other end of what clients send beside Δ: of the rule, and of running statistics."""
+        halves = [half for half in (self.rule.server(),) if half is not None]
+        if self.buffers.names:
+            halves.append(Statistics(self.buffers.read(self.module)))
+        return Halves(halves) if len(halves) > 1 else next(iter(halves), None)
 
     def download_bytes(self, job: Job) -> int:
         return self.compression.download.size(self.layout) + sum(t.nbytes for t in job.extra.values())
@@ -136,3 +144,14 @@ class Work:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kept = state["kept"]
+
+
+def _changing(module: nn.Module, inputs: Tensor) -> list[str]:
+    """Names of the buffers that training changes, such as running statistics."""
+    if not any(True for _ in module.buffers()):
+        return []
+    trained = copy.deepcopy(module).train()
+    with torch.no_grad(), torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+        trained(inputs)
+    before = dict(module.named_buffers())
+    return [name for name, buffer in trained.named_buffers() if not torch.equal(buffer, before[name])]

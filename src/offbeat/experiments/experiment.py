@@ -281,29 +281,12 @@ def check_module(module: nn.Module, dataset: Dataset) -> None:
         raise ConfigError(
             f"the model does not take inputs of shape {list(dataset.shape)}: {reason}", key="model"
         ) from error
-    _check_buffers(module, dataset)
     expected = (min(2, len(dataset.x)), dataset.classes)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if shape != expected:
         raise ConfigError(
             f"the model's output for {expected[0]} inputs is {shape}, but the labels need {expected}: "
             f"one score for each of {dataset.classes} classes (from_arrays takes classes=… if some are absent)",
-            key="model",
-        )
-
-
-def _check_buffers(module: nn.Module, dataset: Dataset) -> None:
-    """A buffer that training changes is no part of x: it would leak from client to client and get lost on resuming."""
-    copied = copy.deepcopy(module).train()
-    before = {name: buffer.clone() for name, buffer in copied.named_buffers()}
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        copied(dataset.prepare(dataset.x[:2]))
-    changed = [name for name, buffer in copied.named_buffers() if not torch.equal(buffer, before[name])]
-    if changed:
-        layer = type(copied.get_submodule(changed[0].rpartition(".")[0])).__name__
-        raise ConfigError(
-            f"training changes the buffer {changed[0]!r} ({layer}), which is not averaged yet; "
-            "use GroupNorm in place of layers that keep running statistics",
             key="model",
         )
 
@@ -331,7 +314,7 @@ class Assembly:
         work, module = self.work, self.work.module
         fixed = hashlib.sha256()  # what is no part of x must be the same for all
         for name, value in sorted(module.state_dict().items()):
-            if name not in work.layout.names:
+            if name not in work.layout.names + work.buffers.names:
                 fixed.update(name.encode() + value.cpu().numpy().tobytes())
         return (
             self.executor_name, str(work.device), work.precision, work.augment, id(work.data.dataset), str(module),

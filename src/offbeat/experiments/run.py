@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
+from offbeat.clients import BUFFERS
 from offbeat.engine import Arrival, Executor, Loop, Lost, Outcome, Simulated
 from offbeat.engine.evaluate import Score
 from offbeat.engine.executors import Gossip, arithmetic, threads
@@ -118,7 +119,7 @@ class Run:
             memory.directory = str(place / MEMORY)  # where a resumed run finds it again
         work = assembly.work
         clients, x = work.data.clients, work.layout.read(work.module)
-        half = work.rule.server()
+        half = work.server_half()
         self.loop = Loop(
             algorithm, dispatch, experiment.world, self.transport, clients, assembly.terms, experiment.seed, half,
             work.outgoing,
@@ -193,7 +194,7 @@ class Run:
     def _evaluate(self) -> None:
         """Test x.  On a GPU this only begins here; the figures are read before the next test, or when needed."""
         self._settle()
-        score = self.assembly.evaluate(self.loop.algorithm.x)
+        score = self.assembly.evaluate(self.loop.algorithm.x, self._buffers())
         tally = self._timed()
         line = {
             "version": tally.version,
@@ -222,6 +223,10 @@ class Run:
         if self.folder:
             self.folder.metric(line)
         self._show()
+
+    def _buffers(self) -> Tensor | None:
+        """The model's running statistics, if it has any."""
+        return self.loop.half.extra().get(BUFFERS) if self.loop.half is not None else None
 
     def _timed(self) -> Tally:
         self.tally.wall_seconds = self._wall_before + time.monotonic() - self._started
@@ -344,8 +349,8 @@ class Run:
 
     def _identity(self, path: pathlib.Path) -> str:
         """What a checkpoint must agree with."""
-        config = (path / "config.toml").read_bytes()
-        return hashlib.sha256(config + self.assembly.work.layout.fingerprint.encode()).hexdigest()
+        config, work = (path / "config.toml").read_bytes(), self.assembly.work
+        return hashlib.sha256(config + (work.layout.fingerprint + work.buffers.fingerprint).encode()).hexdigest()
 
     def _checkpoint(self) -> None:
         assert self.folder
@@ -370,6 +375,8 @@ class Run:
         assert self.folder
         module = self.assembly.work.module
         self.assembly.work.layout.write(module, self.loop.algorithm.x)
+        if (buffers := self._buffers()) is not None:
+            self.assembly.work.buffers.write(module, buffers)
         tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
         write_atomic(self.folder.path / "model.safetensors", save(tensors))
 

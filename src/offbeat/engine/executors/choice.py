@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import time
@@ -12,6 +13,7 @@ import torch
 
 from offbeat.engine.executors.base import Executor, Task, arithmetic, threads
 from offbeat.engine.executors.graphs import Graphs
+from offbeat.engine.executors.probe import mixes_examples
 from offbeat.engine.executors.processes import Processes
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.stacked import Stack
@@ -94,7 +96,7 @@ def _on_trial(name: str, work: Work) -> Executor:
 def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: float = TRIED_SECONDS) -> float:
     """As many rounds of the tasks as fit into the time, after one that sets everything up.  Clients keep nothing."""
     work = tasks[0][0]
-    before, x = {name: dict(values) for name, values in work.kept.items()}, work.layout.read(work.module)
+    before, module = {name: dict(values) for name, values in work.kept.items()}, copy.deepcopy(work.module.state_dict())
     tasks = tasks[: executor.bulk if executor.bulk > 1 else 4]  # no more are needed to tell
     done = 0
     with threads(work), arithmetic(work):
@@ -107,7 +109,7 @@ def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: 
             done += sum(job.steps for _, job in tasks)
         elapsed = time.perf_counter() - started
     work.kept = before
-    work.layout.write(work.module, x)
+    work.module.load_state_dict(module)
     return done / elapsed
 
 
@@ -118,7 +120,7 @@ def _wait(work: Work) -> None:
 
 def trial(work: Work, together: int, steps: int) -> list[Task]:
     """Made-up jobs of the first clients."""
-    x, half = work.layout.read(work.module), work.rule.server()
+    x, half = work.layout.read(work.module), work.server_half()
     if half is not None:
         half.start(x, work.data.clients)
     extra = half.extra() if half is not None else {}
@@ -142,6 +144,8 @@ def why_not_stackable(work: Work) -> str | None:
     with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
         if mixes_examples(work):
             return "it mixes the examples of a batch, so that padding would count."
+        if work.buffers.names:
+            return f"training changes its buffer {work.buffers.names[0]!r}, which a stack would share."
         try:
             Stack(work).gradient(torch.stack([x, x]), batch, x.new_full((2, 2), 0.5))
         except (RuntimeError, ValueError, TypeError) as error:
@@ -151,16 +155,3 @@ def why_not_stackable(work: Work) -> str | None:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-@torch.no_grad()
-def mixes_examples(work: Work) -> bool:
-    """Whether the output for one example depends on what else is in the batch (batch statistics do that)."""
-    one = work.data.dataset.prepare(work.x[torch.zeros(3, dtype=torch.int64, device=work.device)])
-    changed = one[1:] + 1 if one.is_floating_point() else (one[1:] == 0).to(one.dtype)  # tokens 0 and 1 always exist
-    other = torch.cat([one[:1], changed])
-    outputs = []
-    for inputs in (one, other):
-        torch.manual_seed(0)  # the same dropout for both
-        outputs.append(work.module(inputs)[0])
-    return not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)

@@ -16,25 +16,73 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from offbeat.clients import BUFFERS
 from offbeat.engine.executors.base import Executor, Outcome, Task, outcome, replayable
+from offbeat.engine.executors.probe import mixes_examples
 from offbeat.engine.executors.program import Program
 from offbeat.engine.executors.vectorised import rows
 from offbeat.engine.work import Work
-from offbeat.errors import ConfigError
 from offbeat.seeds import key
 
 LANES = 8
 
 
+class Lane:
+    """A stream, the program on it, and the running statistics of the model in it.  On a CPU there is no stream."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.stream: Any = torch.cuda.Stream() if work.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.program: Program | None = None
+        self.counts = np.zeros(0, dtype=np.int64)  # examples in each of the job's batches
+        self.buffers = work.buffers.read(work.module) if work.buffers.names else None
+
+    def load(self, task: Task, compiled: bool) -> Program:
+        work, job = task
+        x, lr = job.x[None], job.x.new_tensor([[work.rule.lr * job.rate]])
+        state = work.rule.begin(x, rows([job.extra]), rows([work.kept_by(job)]))
+        batches, counts = work.plans([job])
+        if self.program is None or not self.program.fits(work.rule, x, batches, state):
+            self.program = Program(self._loss, work.rule, x, batches, state, self.stream, compiled)
+        self.program.load(x, lr, np.array([job.steps]), state, batches, counts)
+        self.counts = counts[:, 0]
+        if self.buffers is not None:
+            self.buffers.copy_(job.extra[BUFFERS])
+        return self.program
+
+    def finish(self, task: Task, finite: bool) -> Outcome:
+        (work, job), program = task, self.program
+        assert program is not None
+        lr = work.rule.lr * job.rate
+        sent, kept = work.rule.finish(program.y, program.x, lr, float(job.steps), program.state)
+        beside = {name: value[0].clone() for name, value in sent.items()}
+        if self.buffers is not None:
+            beside[BUFFERS] = self.buffers.clone()
+        return outcome(
+            task, finite, program.y[0] - program.x[0], beside, {name: value[0].clone() for name, value in kept.items()}
+        )
+
+    def _loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
+        """The weighted mean loss of the one model in y (1, d)."""
+        work = self.work
+        inputs = work.inputs(batch[0])
+        if inputs.is_cuda and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        own = work.buffers.unflatten(self.buffers) if self.buffers is not None else {}
+        changed = {name: view.clone() for name, view in own.items()}  # by the forward pass, in place
+        with torch.autocast(work.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
+            outputs = functional_call(work.module, work.layout.unflatten(y[0]) | changed, (inputs,))
+        for name, view in own.items():
+            view.copy_(changed[name])
+        return cross_entropy(outputs.to(y.dtype), work.labels(batch[0]), reduction="none").dot(weight[0])
+
+
 class Graphs(Executor):
     def __init__(self, work: Work, compiled: bool = True) -> None:
         super().__init__(work)
-        if work.device.type != "cuda":
-            raise ConfigError("'graphs' are CUDA graphs: they need device = \"cuda\"", key="executor")
         self.compiled = compiled
-        self.images = len(work.data.dataset.shape) == 3
-        self.streams: list[Any] = [torch.cuda.Stream() for _ in range(LANES)]  # type: ignore[no-untyped-call]
-        self.programs: list[Program | None] = [None] * LANES
+        self.lanes = [Lane(work) for _ in range(LANES)]
+        self.mixes = mixes_examples(work)  # then a short batch may not be padded
         self.bulk = min(self.bulk, 4 * LANES)
 
     def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
@@ -49,45 +97,22 @@ class Graphs(Executor):
 
     def _train(self, tasks: Sequence[Task]) -> list[Outcome]:
         """One task a lane."""
-        lanes = [self._load(lane, task) for lane, task in enumerate(tasks)]
-        here = torch.cuda.current_stream()
-        for stream, _ in zip(self.streams, lanes, strict=False):
-            stream.wait_stream(here)
+        lanes = self.lanes[: len(tasks)]
+        programs = [lane.load(task, self.compiled) for lane, task in zip(lanes, tasks, strict=True)]
+        streams = [lane.stream for lane in lanes if lane.stream is not None]
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream())
         for t in range(max(job.steps for _, job in tasks)):
-            for stream, program, (_, job) in zip(self.streams, lanes, tasks, strict=False):
+            for lane, program, (_, job) in zip(lanes, programs, tasks, strict=True):
                 if t < job.steps:
-                    with torch.cuda.stream(stream):
-                        program.step(1)
-        for stream, _ in zip(self.streams, lanes, strict=False):
-            here.wait_stream(stream)
-        finite = torch.isfinite(torch.stack([program.y.sum() for program in lanes])).tolist()
-        return [self._finish(*each) for each in zip(tasks, lanes, finite, strict=True)]
+                    with torch.cuda.stream(lane.stream):
+                        program.step(1, self._short(lane, program, t))
+        for stream in streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        finite = torch.isfinite(torch.stack([program.y.sum() for program in programs])).tolist()
+        return [lane.finish(task, good) for lane, task, good in zip(lanes, tasks, finite, strict=True)]
 
-    def _load(self, lane: int, task: Task) -> Program:
-        work, job = task
-        x, lr = job.x[None], job.x.new_tensor([[work.rule.lr * job.rate]])
-        state = work.rule.begin(x, rows([job.extra]), rows([work.kept_by(job)]))
-        batches, counts = work.plans([job])
-        program = self.programs[lane]
-        if program is None or not program.fits(work.rule, x, batches, state):
-            stream = self.streams[lane]
-            program = self.programs[lane] = Program(self._loss, work.rule, x, batches, state, stream, self.compiled)
-        program.load(x, lr, np.array([job.steps]), state, batches, counts)
-        return program
-
-    def _finish(self, task: Task, program: Program, finite: bool) -> Outcome:
-        work, job = task
-        lr = work.rule.lr * job.rate
-        sent, kept = work.rule.finish(program.y, program.x, lr, float(job.steps), program.state)
-        parts = ({name: value[0].clone() for name, value in part.items()} for part in (sent, kept))
-        return outcome(task, finite, program.y[0] - program.x[0], *parts)
-
-    def _loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
-        """The weighted mean loss of the one model in y (1, d)."""
-        work = self.work
-        inputs = work.inputs(batch[0])
-        if self.images:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(work.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
-            outputs = functional_call(work.module, work.layout.unflatten(y[0]), (inputs,))
-        return cross_entropy(outputs.to(y.dtype), work.labels(batch[0]), reduction="none").dot(weight[0])
+    def _short(self, lane: Lane, program: Program, t: int) -> int | None:
+        """How many examples the batch has where that must be told."""
+        count = int(lane.counts[t])
+        return count if self.mixes and count < program.weights.shape[2] else None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from offbeat.clients import ClientRule, State
+from offbeat.clients import BUFFERS, ClientRule, State
 from offbeat.engine.executors.base import Executor, Outcome, Task, outcome, replayable
 from offbeat.engine.work import Work
 from offbeat.messages import Job
@@ -40,11 +40,15 @@ def local_work(shared: Work, rule: ClientRule, job: Job, plan: Plan, kept: State
     """
     lr = rule.lr * job.rate
     y, state = job.x, rule.begin(job.x, job.extra, kept)
+    if shared.buffers.names:
+        shared.buffers.write(shared.module, job.extra[BUFFERS])
     with replayable(job.seed, shared.device):
         for batch, count in zip(*plan, strict=True):
             g = _gradient(shared, y, torch.from_numpy(batch[:count]).to(shared.device))
             y, state = rule.step(y, g, job.x, lr, state)
     sent, keep = rule.finish(y, job.x, lr, float(job.steps), state)
+    if shared.buffers.names:
+        sent = sent | {BUFFERS: shared.buffers.read(shared.module)}
     return y - job.x, sent, keep
 
 
