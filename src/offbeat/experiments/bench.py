@@ -75,7 +75,6 @@ def engine(
     }
 
 
-<<<<<<< HEAD
 def engines(
     clients: Sequence[int], algorithm: str = "fedbuff", arrivals: int = 100_000, concurrency: int = 1_000,
     dim: int = 7_850,
@@ -97,13 +96,6 @@ def engines(
     return rows
 
 
-def copy_bandwidth(device: str = "cpu", megabytes: int = 256) -> float:
-    """Bytes a second that this machine reads and writes in a plain copy."""
-    source = torch.ones(megabytes * 250_000, device=device)
-    target = torch.empty_like(source)
-    best = min(_timed(lambda: target.copy_(source), device) for _ in range(5))
-    return 2 * source.nbytes / best
-=======
 class Copy:
     """A plain copy of 256 MB, to be timed between other measurements: what it moves is what can be moved."""
 
@@ -120,7 +112,6 @@ class Copy:
     def bandwidth(self) -> float:
         """Bytes a second, read and written, at the best."""
         return 2 * self.source.nbytes / self.best
->>>>>>> 137c355d691cf605da02c90558a2fe30cb896ef8
 
 
 def _timed(work: Callable[[], object], device: str) -> float:
