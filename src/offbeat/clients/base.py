@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from offbeat.errors import ConfigError
@@ -65,6 +66,13 @@ class ClientRule(Options, ABC):
     def server(self) -> ServerHalf | None:
         """The rule's other half, for rules that need one."""
         return None
+
+
+def descend(y: Tensor, direction: Tensor, lr: Number) -> Tensor:
+    """y − lr·direction in one pass."""
+    if isinstance(lr, Tensor):
+        return torch.addcmul(y, direction, lr, value=-1)
+    return y.add(direction, alpha=-lr)
 
 
 class ServerHalf(ABC):

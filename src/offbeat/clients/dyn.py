@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, Number, State
+from offbeat.clients.base import ClientRule, Number, State, descend
 from offbeat.options import Positive
 
 
@@ -31,7 +31,7 @@ class Dyn(ClientRule):
     def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         if self.weight_decay:
             g = g.add(y, alpha=self.weight_decay)
-        return y - lr * (g - state["g_i"]).add(y - x, alpha=self.alpha), state
+        return descend(y, (g - state["g_i"]).add(y - x, alpha=self.alpha), lr), state
 
     def finish(self, y: Tensor, x: Tensor, lr: Number, steps: Number, state: State) -> tuple[State, State]:
         return {}, {"g_i": state["g_i"].sub(y - x, alpha=self.alpha)}

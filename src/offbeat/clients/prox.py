@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, Number, State
+from offbeat.clients.base import ClientRule, Number, State, descend
 from offbeat.options import NonNegative
 
 
@@ -19,4 +19,4 @@ class Prox(ClientRule):
     def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         if self.weight_decay:
             g = g.add(y, alpha=self.weight_decay)
-        return y - lr * g.add(y - x, alpha=self.mu), state
+        return descend(y, g.add(y - x, alpha=self.mu), lr), state

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, Number, ServerHalf, State
+from offbeat.clients.base import ClientRule, Number, ServerHalf, State, descend
 from offbeat.messages import Update
 
 
@@ -33,7 +33,7 @@ class Scaffold(ClientRule):
     def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         if self.weight_decay:
             g = g.add(y, alpha=self.weight_decay)
-        return y - lr * (g - state["c_i"] + state["c"]), state
+        return descend(y, g - state["c_i"] + state["c"], lr), state
 
     def finish(self, y: Tensor, x: Tensor, lr: Number, steps: Number, state: State) -> tuple[State, State]:
         change = (x - y) / (steps * lr) - state["c"]

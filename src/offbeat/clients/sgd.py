@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, Number, State
+from offbeat.clients.base import ClientRule, Number, State, descend
 from offbeat.options import NonNegative
 
 
@@ -27,4 +27,4 @@ class SGD(ClientRule):
         if self.momentum:
             g = g.add(state["m"], alpha=self.momentum)
             state = {"m": g}
-        return y - lr * g, state
+        return descend(y, g, lr), state

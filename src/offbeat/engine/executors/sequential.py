@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from offbeat.clients import BUFFERS, ClientRule, State
@@ -35,7 +36,7 @@ class Sequential(Executor):
 def local_work(shared: Work, rule: ClientRule, job: Job, plan: Plan, kept: State) -> tuple[Tensor, State, State]:
     """One job from begin to finish: Δ, what is sent beside it, and what the client keeps.
 
-    Of `shared` only the model and the data are used, and the model's parameters are left as they happen to be: whatever
+    Of `shared` only the model and the data are used: whatever
     belongs to a run comes in as an argument and goes out as a result, so that another process can do this as well.
     """
     lr = rule.lr * job.rate
@@ -57,9 +58,8 @@ def finite(delta: Tensor) -> bool:
 
 
 def _gradient(work: Work, y: Tensor, batch: Tensor) -> Tensor:
-    module, layout = work.module, work.layout
-    module.zero_grad(set_to_none=True)
-    layout.write(module, y)
-    cross_entropy(module(work.inputs(batch)), work.labels(batch)).backward()  # type: ignore[no-untyped-call]
-    zeros = {name: p.new_zeros(p.shape) for name, p in module.named_parameters() if p.grad is None}
-    return layout.flatten(zeros | {name: p.grad for name, p in module.named_parameters() if p.grad is not None})
+    """Of the mean loss on a batch, by a forward pass whose parameters are views of y: nothing is copied."""
+    y = y.detach().requires_grad_()
+    outputs = functional_call(work.module, work.layout.unflatten(y), (work.inputs(batch),))
+    (g,) = torch.autograd.grad(cross_entropy(outputs, work.labels(batch)), y)
+    return g

@@ -100,12 +100,15 @@ def _plain(layer: nn.Module) -> bool:
 
 
 class _Linear(nn.Linear):
+    """weight·rowsᵀ rather than rows·weightᵀ: the gradient then comes in the layout of the weight."""
+
     def forward(self, x: Tensor) -> Tensor:
         n, out, _ = self.weight.shape
-        rows = x.reshape(n, -1, x.shape[-1])
-        weight = self.weight.transpose(1, 2)
-        y = torch.bmm(rows, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], rows, weight)
-        return y.view(*x.shape[:-1], out)
+        columns = x.reshape(n, -1, x.shape[-1]).transpose(1, 2)
+        y = torch.bmm(self.weight, columns)
+        if self.bias is not None:
+            y = y + self.bias[:, :, None]
+        return y.transpose(1, 2).reshape(*x.shape[:-1], out)
 
 
 class _Conv2d(nn.Conv2d):

@@ -21,6 +21,8 @@ from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.work import Work
 from offbeat.seeds import key
 
+CACHE_BYTES = 2 << 20  # of parameters in one stack on a CPU: more do not stay in a core's cache
+
 
 class Vectorised(Executor):
     """On a CPU step by step; on a GPU the step is compiled and captured once for each size of a stack."""
@@ -29,13 +31,17 @@ class Vectorised(Executor):
         super().__init__(work)
         self.stack, self.compiled = Stack(work), compiled
         self.program: Program | None = None
+        cached = CACHE_BYTES // (4 * max(1, work.layout.dim))
+        self.rows = self.bulk if work.device.type == "cuda" else max(2, cached)  # of one stack
 
     def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
         self.work.module.train()
         outcomes: dict[int, Outcome] = {}
         for places in alike([work.rule for work, _ in tasks]):
             order = sorted(places, key=lambda i: -tasks[i][1].steps)
-            outcomes |= zip(order, self._train([tasks[i] for i in order]), strict=True)
+            for first in range(0, len(order), self.rows):
+                part = order[first : first + self.rows]
+                outcomes |= zip(part, self._train([tasks[i] for i in part]), strict=True)
         return [outcomes[i] for i in range(len(tasks))]
 
     def _train(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
@@ -64,12 +70,13 @@ class Vectorised(Executor):
                 stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
                 self.program = Program(self.stack.loss, rule, x, batches, state, stream, self.compiled)
             return self.program.run(x, lr, steps, state, batches, counts)
-        y, index, weights = x.clone(), torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
+        y, index, weights = x, torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
         for t in range(int(steps[0])):
             n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
             g = self.stack.gradient(y[:n], index[t, :n], weights[t, :n])
             before: State = {name: value[:n] for name, value in state.items()}
-            y[:n], after = rule.step(y[:n], g, x[:n], lr[:n], before)
+            moved, after = rule.step(y[:n], g, x[:n], lr[:n], before)
+            y = moved if n == len(y) else torch.cat([moved, y[n:]])
             for name, value in after.items():
                 if value is not before[name]:
                     state[name][:n] = value
