@@ -138,7 +138,10 @@ def test_mistakes_are_named(assignments: list[str], expected: list[str]) -> None
         (["data.clients=5000"], ["data.clients: 5000 clients for 1437 examples"]),
         (["data.partition.min_size=100"], ["data.partition.min_size: 100 for 20 clients"]),
         (["model=tests.experiments.own_things:narrow"], ["model", "(2, 7)", "(2, 10)"]),
-        (["model=tests.experiments.own_things:normed"], ["model", "BatchNorm1d", "GroupNorm"]),
+        (
+            ["model=tests.experiments.own_things:normed", "executor=vectorised"],
+            ["executor: 'vectorised' cannot", "mixes the examples"],
+        ),
         (["model=tests.experiments.own_things:wrong_input"], ["model", "does not take inputs of shape [1, 8, 8]"]),
         (["model=tests.experiments.own_things:missing"], ["model.name", "has no 'missing'"]),
         (["model=no_such_module:thing"], ["model.name: cannot import 'no_such_module'"]),
