@@ -16,7 +16,7 @@ from torch import Tensor
 
 Bits = Literal[8, 4, 2]
 
-PIECE = 1 << 16
+PIECE = 1 << 17
 """Entries that are packed together.  Part of the format: packed vectors travel and are saved."""
 
 

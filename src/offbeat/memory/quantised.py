@@ -60,7 +60,7 @@ class Quantised(Memory):
 
     def _exchanges(self, fresh: Sequence[tuple[int, Tensor, int]]) -> list[Iterator[Change]]:
         """Short vectors go together: otherwise starting some thirty operations for each is most of the work."""
-        size = min(len(fresh), PIECE // 2 // self.like.numel())  # so many that they stay in the cache
+        size = min(len(fresh), PIECE // 4 // self.like.numel())  # so many that they stay in the cache
         if size < 2:
             return super()._exchanges(fresh)
         return [self._together(fresh[first : first + size]) for first in range(0, len(fresh), size)]
