@@ -240,3 +240,14 @@ def test_the_mnist_preset_learns(tmp_path: pathlib.Path) -> None:
                      "--out", str(tmp_path / "m"), "--quiet")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert summary(str(tmp_path / "m"))["accuracy"] > 0.7
+
+
+def test_bench_train() -> None:
+    arguments = ("bench", "train", "--model", "lr", "--group", "4", "--seconds", "0.01", "--repeat", "1")
+    chosen = ("--executor", "vectorised", "--executor", "graphs")
+    good, refused = map(json.loads, offbeat(*arguments, *chosen, "--json").output.splitlines())
+    assert good["client_steps_per_second"] > 0
+    assert good["parameters"] == 30_730
+    assert "cuda" in refused["refused"]
+    table = offbeat(*arguments, *chosen).output
+    assert "graphs cannot: CUDA graphs need" in table

@@ -70,21 +70,23 @@ def _time(group: Sequence[Mapping[str, Any]], target: float | None) -> str:
 def training_rates(rows: Sequence[Mapping[str, Any]]) -> Table:
     """What `offbeat bench train` has measured."""
     first = rows[0]
+    reasons = dict.fromkeys(f"{row['executor']} cannot: {row['refused']}" for row in rows if "refused" in row)
+    lines = [f"client-steps a second of n clients at once, {first['device']}, {first['precision']}", *reasons]
     table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, caption=f"client-steps a second, {first['device']}, {first['precision']}",
+        box=box.SIMPLE_HEAD, pad_edge=False, caption="\n".join(lines),
         caption_justify="left", caption_style="dim",
     )  # fmt: skip
-    for name, side in (("model", "left"), ("batch", "right"), ("at once", "right"), ("executor", "left")):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
-    for name in ("median", "least", "most", "set-up s"):
-        table.add_column(name, justify="right")
+    for name, side in (("model", "left"), ("batch", "right"), ("n", "right"), ("executor", "left")):
+        table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    for name in ("median", "least", "most", "set-up"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         told = [row["model"], str(row["batch"]), str(row["group"]), row["executor"]]
         if "refused" in row:
-            table.add_row(*told, "–", row["refused"])
+            table.add_row(*told, "–")
             continue
         figures = [f"{row[name]:,.0f}" for name in ("client_steps_per_second", "least", "most")]
-        table.add_row(*told, *figures, f"{row['setup_seconds']:.1f}")
+        table.add_row(*told, *figures, f"{row['setup_seconds']:.1f} s")
     return table
 
 
