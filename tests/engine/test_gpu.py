@@ -1,0 +1,72 @@
+"""What only a GPU can show: compiled and captured steps, lanes on streams, stacked convolutions."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tests.engine.test_executors import NORMED, RULES, built, federated, jobs
+from torch import Tensor, nn
+
+from offbeat.clients import ClientRule
+from offbeat.engine import Work
+from offbeat.engine.executors import Executor, Graphs, Sequential, Vectorised, arithmetic
+from offbeat.engine.executors.convolution import stacked_conv2d
+from offbeat.messages import Update
+from offbeat.models import CNN, MLP, Model
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def moved(executor: Executor, rounds: int = 2) -> Tensor:
+    """The updates of the last of several rounds on the same memory."""
+    work, updates = executor.work, []
+    js = jobs(work)
+    with arithmetic(work):
+        for _ in range(rounds):
+            updates = [u for u in executor.train_all([(work, job) for job in js]) if isinstance(u, Update)]
+    return torch.stack([update.delta for update in updates])
+
+
+def on_gpu(module: nn.Module, rule: ClientRule) -> Work:
+    return Work(copy.deepcopy(module), federated(), rule, torch.device("cuda"), precision="float32")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", [Vectorised, Graphs])
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize("model", [MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)
+def test_programs_do_what_the_plain_executor_does(
+    model: Model, rule: ClientRule, kind: type[Vectorised] | type[Graphs], compiled: bool
+) -> None:
+    module = built(model)
+    plain = moved(Sequential(on_gpu(module, rule)))
+    fast = moved(kind(on_gpu(module, rule), compiled))
+    assert ((fast - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
+    assert torch.equal(fast, moved(kind(on_gpu(module, rule), compiled))), "the same bytes every time"
+
+
+def test_lanes_have_running_statistics_of_their_own() -> None:
+    work = on_gpu(NORMED, RULES[0])
+    assert Graphs(work).mixes
+    assert work.buffers.names
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 3, 8, 9, 5), (2, 4, 16, 32, 12, 3)])
+def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
+    n, batch, channels, out, size, kernel = shape
+    rng = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(n * batch, channels, size, size, device="cuda", generator=rng, requires_grad=True)
+    weight = torch.randn(n, out, channels, kernel, kernel, device="cuda", generator=rng, requires_grad=True)
+    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    try:
+        y = stacked_conv2d(x, weight)
+        parts = [nn.functional.conv2d(a, w, padding=kernel // 2) for a, w in zip(x.split(batch), weight, strict=True)]
+        plain, slope = torch.cat(parts), torch.randn(y.shape, device="cuda", generator=rng)
+        found = torch.autograd.grad(y, (x, weight), slope)
+        expected = torch.autograd.grad(plain, (x, weight), slope)
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+    for one, other in ((y, plain), *zip(found, expected, strict=True)):
+        assert (one - other).norm() < 1e-5 * other.norm()
