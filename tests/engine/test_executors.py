@@ -49,7 +49,8 @@ def built(model: Model) -> nn.Module:
 def jobs(w: Work, models: int = 2) -> list[Job]:
     """One for each client, from different versions."""
     x = w.layout.read(w.module)
-    versions = [x + 0.01 * torch.randn(x.shape, generator=torch.Generator().manual_seed(v)) for v in range(models)]
+    noise = [torch.randn(x.shape, generator=torch.Generator().manual_seed(v)) for v in range(models)]
+    versions = [x + 0.01 * values.to(x) for values in noise]
     extra = {"c": 0.01 * torch.ones_like(x)} if isinstance(w.rule, Scaffold) else {}
     return [
         Job(i, i, i % models, versions[i % models], w.steps(i), key(9, i), rate=1 / (1 + i % 3), extra=extra)

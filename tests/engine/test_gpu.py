@@ -62,7 +62,9 @@ def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
     before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     try:
         y = stacked_conv2d(x, weight)
-        parts = [nn.functional.conv2d(a, w, padding=kernel // 2) for a, w in zip(x.split(batch), weight, strict=True)]
+        parts = [
+            nn.functional.conv2d(a, w, padding=kernel // 2) for a, w in zip(torch.split(x, batch), weight, strict=True)
+        ]
         plain, slope = torch.cat(parts), torch.randn(y.shape, device="cuda", generator=rng)
         found = torch.autograd.grad(y, (x, weight), slope)
         expected = torch.autograd.grad(plain, (x, weight), slope)
