@@ -106,6 +106,11 @@ class Work:
             return self.data.dataset.prepare(self.x[batch])
         return self.data.dataset.prepare(self.augment.apply(self.x[batch[..., 0]], batch[..., 1:]))
 
+    def mixed(self) -> torch.autocast:
+        """The context of a forward pass: on a GPU in bfloat16 where that is asked for."""
+        wanted = self.precision == "bfloat16" and self.device.type == "cuda"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=wanted)
+
     def labels(self, batch: Tensor) -> Tensor:
         return self.y[batch if self.augment is None else batch[..., 0]]
 

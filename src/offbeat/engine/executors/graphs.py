@@ -70,7 +70,7 @@ class Lane:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         own = work.buffers.unflatten(self.buffers) if self.buffers is not None else {}
         changed = {name: view.clone() for name, view in own.items()}  # by the forward pass, in place
-        with torch.autocast(work.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
+        with work.mixed():
             outputs = functional_call(work.module, work.layout.unflatten(y[0]) | changed, (inputs,))
         for name, view in own.items():
             view.copy_(changed[name])

@@ -34,6 +34,12 @@ def padded(rows: int) -> int:
     return LADDER[bisect.bisect_left(LADDER, rows)] if rows <= LADDER[-1] else rows
 
 
+def shares(batches: Integers, counts: Integers) -> NDArray[np.float64]:
+    """Weights 1/count, zero for padding: (most steps, n, B)."""
+    inside = np.arange(batches.shape[2]) < counts[..., None]
+    return inside / np.maximum(counts, 1)[..., None]
+
+
 class Program:
     """Made for stacks like the one it is given.  Without a stream, on a CPU, steps are not captured but simply done."""
 
@@ -90,8 +96,7 @@ class Program:
             self.state[name][:n] = value
         self.batches[:most, :n, :width].copy_(torch.from_numpy(batches))
         self.weights.zero_()
-        inside = np.arange(width) < counts[..., None]
-        self.weights[:most, :n, :width].copy_(torch.from_numpy(inside / np.maximum(counts, 1)[..., None]))
+        self.weights[:most, :n, :width].copy_(torch.from_numpy(shares(batches, counts)))
         self.t.zero_()
         return n
 
@@ -163,9 +168,9 @@ class Compiled:
     def __call__(self, *arguments: Any) -> Any:
         while self._ways:
             try:
-                with torch._dynamo.config.patch(
-                    cache_size_limit=4 * len(LADDER)
-                ):  # several executors may share a function
+                # Several executors may share a function, and the compiler's remarks on itself are not for users.
+                with torch._dynamo.config.patch(cache_size_limit=4 * len(LADDER)), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
                     return self._ways[0](*arguments)
             except Exception as error:  # whatever a compiler may raise
                 self._ways.pop(0)

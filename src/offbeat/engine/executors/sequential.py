@@ -60,6 +60,7 @@ def finite(delta: Tensor) -> bool:
 def _gradient(work: Work, y: Tensor, batch: Tensor) -> Tensor:
     """Of the mean loss on a batch, by a forward pass whose parameters are views of y: nothing is copied."""
     y = y.detach().requires_grad_()
-    outputs = functional_call(work.module, work.layout.unflatten(y), (work.inputs(batch),))
-    (g,) = torch.autograd.grad(cross_entropy(outputs, work.labels(batch)), y)
+    with work.mixed():
+        outputs = functional_call(work.module, work.layout.unflatten(y), (work.inputs(batch),))
+    (g,) = torch.autograd.grad(cross_entropy(outputs.to(y.dtype), work.labels(batch)), y)
     return g

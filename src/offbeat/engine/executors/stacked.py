@@ -37,7 +37,7 @@ class Stack:
         """Σ over the rows of each one's weighted mean loss."""
         work = self.work
         inputs = work.inputs(batch)
-        with torch.autocast(work.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
+        with work.mixed():
             outputs = self._forward(work.layout.unflatten(y), inputs)
         losses = cross_entropy(outputs.flatten(0, 1).to(y.dtype), work.labels(batch).flatten(), reduction="none")
         return losses.dot(weight.flatten())

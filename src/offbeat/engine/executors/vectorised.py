@@ -16,7 +16,7 @@ from torch import Tensor
 
 from offbeat.clients import ClientRule, State
 from offbeat.engine.executors.base import Executor, Outcome, Task, outcome, replayable
-from offbeat.engine.executors.program import Program
+from offbeat.engine.executors.program import Program, shares
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.work import Work
 from offbeat.seeds import key
@@ -110,12 +110,6 @@ def plan(tasks: Sequence[Task]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         batches[: len(index), own, : index.shape[2]] = index
         counts[: len(count), own] = count
     return batches, counts
-
-
-def shares(batches: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Weights 1/count, zero for padding: (most steps, n, B)."""
-    inside = np.arange(batches.shape[2]) < counts[..., None]
-    return inside / np.maximum(counts, 1)[..., None]
 
 
 def rows(vectors: Iterable[Mapping[str, Tensor]]) -> State:
