@@ -12,6 +12,7 @@ from torch import Tensor
 
 from offbeat.clients import BUFFERS, Halves, Scaffold, Statistics
 from offbeat.experiments import api, config
+from offbeat.experiments.drive import alone
 from offbeat.experiments.run import Glance
 from offbeat.messages import Update
 
@@ -77,7 +78,7 @@ def test_a_model_with_batch_norm_learns_is_saved_and_resumes(tmp_path: pathlib.P
         if glance.tally.version >= 12:
             stop.set()
 
-    assert api.begin(experiment, stop, out=tmp_path / "cut", watch=watch).execute().interrupted
+    assert alone(api.begin(experiment, stop, out=tmp_path / "cut", watch=watch)).interrupted
     assert api.resume(tmp_path / "cut").accuracy == whole.accuracy
     for name in ("model.safetensors", "updates.npy"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -16,9 +16,10 @@ from offbeat.engine.executors import Vectorised
 from offbeat.engine.executors.base import Outcome, Task
 from offbeat.errors import DivergenceError, RunFolderError
 from offbeat.experiments import api, config
+from offbeat.experiments.drive import together
 from offbeat.experiments.experiment import Data, Experiment
 from offbeat.experiments.own import OwnModel
-from offbeat.experiments.run import Result, Run, together
+from offbeat.experiments.run import Result, Run
 from offbeat.experiments.sweep import Sweep, _pools
 
 BASE: dict[str, Any] = {

@@ -16,10 +16,11 @@ from offbeat.algorithms import Algorithm
 from offbeat.data import Augment, Dataset, Partition, Source
 from offbeat.engine import DISPATCHES, Dispatch
 from offbeat.errors import ConfigError, RunFolderError, nearest
+from offbeat.experiments.drive import alone, interruptible
 from offbeat.experiments.experiment import Assembly, Data, Evaluation, Experiment
 from offbeat.experiments.folder import Origin, read_json
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource
-from offbeat.experiments.run import Result, Run, Watch, interruptible
+from offbeat.experiments.run import Result, Run, Watch
 from offbeat.models import Model
 
 Path = str | os.PathLike[str]
@@ -102,7 +103,7 @@ def execute(
 ) -> Result:
     """Run an experiment; everything is checked before the folder is made.  Ctrl-C ends it in good order."""
     with interruptible() as interrupted:
-        return begin(experiment, interrupted, out=out, data_dir=data_dir, modules=modules, watch=watch).execute()
+        return alone(begin(experiment, interrupted, out=out, data_dir=data_dir, modules=modules, watch=watch))
 
 
 def begin(
@@ -146,7 +147,7 @@ def continue_(experiment: Experiment, folder: pathlib.Path, data_dir: Path | Non
     if (folder / "summary.json").is_file():
         raise RunFolderError(f"{folder} is finished: {read_json(folder / 'summary.json')['rounds']} rounds")
     with interruptible() as interrupted:
-        return reopen(experiment, interrupted, folder, data_dir, watch).execute()
+        return alone(reopen(experiment, interrupted, folder, data_dir, watch))
 
 
 def reopen(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import hashlib
 import json
 import pathlib
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -20,11 +18,10 @@ from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.clients import BUFFERS
-from offbeat.engine import Arrival, Executor, Loop, Lost, Outcome, Simulated
+from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated
 from offbeat.engine.evaluate import Score
-from offbeat.engine.executors import Gossip, arithmetic, threads
+from offbeat.engine.executors import Gossip
 from offbeat.engine.executors.base import Outcome as Trained
-from offbeat.engine.executors.base import Task
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.experiment import Assembly
@@ -137,17 +134,10 @@ class Run:
 
     # What a run does -------------------------------------------------------------------------------------------
 
-    def execute(self) -> Result:
-        """Run to the end, or until interrupted."""
-        outcome = together([self])[0]
-        if isinstance(outcome, DivergenceError):
-            raise outcome
-        return outcome
-
     def advance(self) -> Generator[list[Job], list[Trained], Result]:
         """Run; whenever jobs must be trained, yield them and go on with what came of them.
 
-        So whoever drives this can train the jobs of several runs at once.
+        So whoever drives this (`drive.py`) can train the jobs of several runs at once.
         """
         self._started = time.monotonic()
         fresh = not self.metrics
@@ -381,54 +371,6 @@ class Run:
         write_atomic(self.folder.path / "model.safetensors", save(tensors))
 
 
-def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
-    """Run them at once, the jobs of all in one stack, and see what becomes of each.
-
-    The runs share their model, data and executor; every one of them has the results that it would have alone, up to the
-    rounding of a larger stack.  Other errors than a divergence end all of them, in good order.
-    """
-    executor = runs[0].assembly.executor
-    ended: dict[int, Result | DivergenceError] = {}
-    waiting: dict[int, list[Job]] = {}
-    failures: list[OffbeatError] = []
-    routines = [run.advance() for run in runs]
-
-    def go_on(place: int, step: Callable[[], list[Job]]) -> None:
-        try:
-            waiting[place] = step()
-        except StopIteration as end:
-            ended[place] = end.value
-        except DivergenceError as error:
-            ended[place] = error
-        except OffbeatError as error:
-            failures.append(error)
-            for run in runs:  # the others stop where they are, with a checkpoint
-                run.interrupted.set()
-
-    with threads(executor.work), arithmetic(executor.work), contextlib.closing(executor):
-        for place, routine in enumerate(routines):
-            go_on(place, functools.partial(next, routine))
-        while waiting:
-            asked, waiting = waiting, {}
-            tasks = [(runs[place].assembly.work, job) for place, jobs in asked.items() for job in jobs]
-            try:
-                trained = iter(_in_bulk(executor, tasks))
-            except OffbeatError as error:
-                for place in asked:
-                    go_on(place, functools.partial(routines[place].throw, error))
-                break
-            for place, jobs in asked.items():
-                go_on(place, functools.partial(routines[place].send, [next(trained) for _ in jobs]))
-    if failures:
-        raise failures[0]
-    return [ended[place] for place in range(len(runs))]
-
-
-def _in_bulk(executor: Executor, tasks: Sequence[Task]) -> list[Trained]:
-    parts = (tasks[first : first + executor.bulk] for first in range(0, len(tasks), executor.bulk))
-    return [trained for part in parts for trained in executor.train_all(part)]
-
-
 def _updates(trained: Sequence[Trained]) -> list[Update]:
     """The run's updates; its first client that diverged ends it."""
     for each in trained:
@@ -452,26 +394,3 @@ def _row(outcome: Outcome) -> tuple[Any, ...]:
     status = STATUS.index("aggregated" if outcome.aggregated else "late")
     update = event.update
     return event.sent, now, job.client, job.version, outcome.staleness, update.steps, update.wire_bytes, status
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """The first Ctrl-C (or SIGTERM) sets the event, so that the run can end in good order; the second one kills."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handler(number: int, frame: object) -> None:
-        event.set()
-        for each, old in before.items():
-            signal.signal(each, old)
-
-    for number in before:
-        signal.signal(number, handler)
-    try:
-        yield event
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

@@ -1,0 +1,95 @@
+"""Take runs to their end: one, or several whose jobs are trained together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from offbeat.engine import Executor
+from offbeat.engine.executors import arithmetic, threads
+from offbeat.engine.executors.base import Outcome, Task
+from offbeat.errors import DivergenceError, OffbeatError
+from offbeat.experiments.run import Result, Run
+from offbeat.messages import Job
+
+
+def alone(run: Run) -> Result:
+    """Run to the end, or until interrupted."""
+    outcome = together([run])[0]
+    if isinstance(outcome, DivergenceError):
+        raise outcome
+    return outcome
+
+
+def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
+    """Run them at once, the jobs of all in one stack, and see what becomes of each.
+
+    The runs share their model, data and executor; every one of them has the results that it would have alone, up to the
+    rounding of a larger stack.  Other errors than a divergence end all of them, in good order.
+    """
+    executor = runs[0].assembly.executor
+    ended: dict[int, Result | DivergenceError] = {}
+    waiting: dict[int, list[Job]] = {}
+    failures: list[OffbeatError] = []
+    routines = [run.advance() for run in runs]
+
+    def go_on(place: int, step: Callable[[], list[Job]]) -> None:
+        try:
+            waiting[place] = step()
+        except StopIteration as end:
+            ended[place] = end.value
+        except DivergenceError as error:
+            ended[place] = error
+        except OffbeatError as error:
+            failures.append(error)
+            for run in runs:  # the others stop where they are, with a checkpoint
+                run.interrupted.set()
+
+    with threads(executor.work), arithmetic(executor.work), contextlib.closing(executor):
+        for place, routine in enumerate(routines):
+            go_on(place, functools.partial(next, routine))
+        while waiting:
+            asked, waiting = waiting, {}
+            tasks = [(runs[place].assembly.work, job) for place, jobs in asked.items() for job in jobs]
+            try:
+                trained = iter(_in_bulk(executor, tasks))
+            except OffbeatError as error:
+                for place in asked:
+                    go_on(place, functools.partial(routines[place].throw, error))
+                break
+            for place, jobs in asked.items():
+                go_on(place, functools.partial(routines[place].send, [next(trained) for _ in jobs]))
+    if failures:
+        raise failures[0]
+    return [ended[place] for place in range(len(runs))]
+
+
+def _in_bulk(executor: Executor, tasks: Sequence[Task]) -> list[Outcome]:
+    parts = (tasks[first : first + executor.bulk] for first in range(0, len(tasks), executor.bulk))
+    return [trained for part in parts for trained in executor.train_all(part)]
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """The first Ctrl-C (or SIGTERM) sets the event, so that the run can end in good order; the second one kills."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handler(number: int, frame: object) -> None:
+        event.set()
+        for each, old in before.items():
+            signal.signal(each, old)
+
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield event
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
