@@ -63,7 +63,7 @@ def _convolve_weight(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
     pixels, taps = images // n * height * width, kh * kw * channels
     parts = max(1, min(pixels // 1024, 4096 // (n * -(-taps // 128))))
     sums = torch.empty((parts, n, taps, out), dtype=torch.float32, device=x.device)
-    kernels.weight_gradient(x.contiguous(), g.contiguous(), sums, n, kh, kw, _precision())
+    kernels.weight_gradient(x, g, sums, n, kh, kw, _precision())
     total = sums.sum(0) if parts > 1 else sums[0]
     return total.view(n, kh, kw, channels, out).permute(0, 4, 3, 1, 2).contiguous()
 

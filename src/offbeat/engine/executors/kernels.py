@@ -3,6 +3,7 @@ line are known when the kernel is compiled."""
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -44,15 +45,43 @@ def _weights(
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """sums[part, k, o] = Σ_m patch(x)[m, k]·g[m, o] over the pixels m of a part of one client's batch.
+    """sums[part, k, o] = Σ_m patch(x)[m, k]·g[m, o] over the pixels m of a part of one client's batch."""
+    client, part = tl.program_id(1) % clients, tl.program_id(1) // clients
+    K: tl.constexpr = KH * KW * C
+    k = tl.program_id(0) * BK + tl.arange(0, BK)
+    o = tl.program_id(2) * BN + tl.arange(0, BN)
+    tap, c = k // C, k % C
+    dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
+    shift = (dy * W + dx) * C + c
+    start = client.to(tl.int64) * pixels
+    image, slope = x + start * C, g + start * N
+    total = tl.zeros((BK, BN), dtype=tl.float32)
+    for m0 in range(0, share, BM):
+        m = part * share + m0 + tl.arange(0, BM)
+        row, column = (m // W) % H, m % W
+        y_, x_ = row[:, None] + dy[None, :], column[:, None] + dx[None, :]
+        inside = (m[:, None] < pixels) & (k[None, :] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
+        a = tl.load(image + (m * C)[:, None] + shift[None, :], mask=inside, other=0.0)
+        b = tl.load(slope + (m * N)[:, None] + o[None, :], mask=(m[:, None] < pixels) & (o[None, :] < N), other=0.0)
+        total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
+    place = ((part * clients + client).to(tl.int64) * K + k[:, None]) * N + o[None, :]
+    tl.store(sums + place, total, mask=(k[:, None] < K) & (o[None, :] < N))
 
-    The sum runs over pixels, so both factors lie with the pixels of a channel side by side: (image, channel, pixel).
+
+@triton.jit
+def _weights_by_channel(
+    x, g, sums, pixels, share, clients, H, W,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The same for images that lie as (image, channel, row, column).
+
+    The sum runs over pixels, and tensor cores take 32-bit factors only with the terms of a sum side by side.
     """
     client, part = tl.program_id(1) % clients, tl.program_id(1) // clients
     K: tl.constexpr = KH * KW * C
-    BLOCKS: tl.constexpr = (N + BN - 1) // BN
-    k = tl.program_id(0) // BLOCKS * BK + tl.arange(0, BK)
-    o = tl.program_id(0) % BLOCKS * BN + tl.arange(0, BN)
+    k = tl.program_id(0) * BK + tl.arange(0, BK)
+    o = tl.program_id(2) * BN + tl.arange(0, BN)
     tap, c = k // C, k % C
     dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
     area = H * W
@@ -74,6 +103,17 @@ def _weights(
     tl.store(sums + place, total, mask=(k[:, None] < K) & (o[None, :] < N))
 
 
+@triton.jit
+def _turn(x, out, area, C: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
+    """(image, pixel, channel) → (image, channel, pixel)."""
+    start = tl.program_id(0).to(tl.int64) * area * C
+    m = tl.program_id(1) * BM + tl.arange(0, BM)
+    c = tl.program_id(2) * BC + tl.arange(0, BC)
+    tile = tl.load(x + start + m[:, None] * C + c[None, :], mask=(m[:, None] < area) & (c[None, :] < C), other=0.0)
+    kept = (c[:, None] < C) & (m[None, :] < area)
+    tl.store(out + start + c[:, None] * area + m[None, :], tl.trans(tile), mask=kept)
+
+
 def products(x: Tensor, table: Tensor, out: Tensor, kh: int, kw: int, precision: str) -> None:
     """Images (n·B, C, H, W) and out (n·B, O, H, W), both channels-last; table (n, kh·kw·C, O)."""
     n, _, columns = table.shape
@@ -86,13 +126,26 @@ def products(x: Tensor, table: Tensor, out: Tensor, kh: int, kw: int, precision:
 
 
 def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, n: int, kh: int, kw: int, precision: str) -> None:
-    """Images and slopes as (n·B, channels, H, W), contiguous; sums (parts, n, kh·kw·C, O)."""
+    """Images and slopes (n·B, channels, H, W), channels-last; sums (parts, n, kh·kw·C, O)."""
     images, channels, height, width = x.shape
     parts, _, taps, out = sums.shape
     pixels = images // n * height * width
+    kernel = _weights
+    if x.element_size() == 4 and channels >= 16:
+        kernel, x, g = _weights_by_channel, _turned(x), _turned(g)
+    bm, bk = (32 if x.element_size() == 4 else 64), (128 if taps >= 128 else 32)
     bn = max(16, min(64, triton.next_power_of_2(out)))
-    bm, bk = (32, 128) if taps >= 128 else (128, 32)
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
-    grid = (triton.cdiv(taps, bk) * triton.cdiv(out, bn), n * parts, 1)
-    _weights[grid](x, g, sums, pixels, share, n, height, width, channels, out, kh, kw, bm, bn, bk, precision,
-                   num_warps=4, num_stages=3)  # fmt: skip
+    grid = (triton.cdiv(taps, bk), n * parts, triton.cdiv(out, bn))
+    kernel[grid](x, g, sums, pixels, share, n, height, width, channels, out, kh, kw, bm, bn, bk, precision,
+                 num_warps=4, num_stages=3)  # fmt: skip
+
+
+def _turned(x: Tensor) -> Tensor:
+    """Channels-last images, contiguous by channel."""
+    images, channels, height, width = x.shape
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    bc = min(64, triton.next_power_of_2(channels))
+    grid = (images, triton.cdiv(height * width, 256), triton.cdiv(channels, bc))
+    _turn[grid](x, out, height * width, channels, 256, bc, num_warps=4)
+    return out

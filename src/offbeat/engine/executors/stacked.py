@@ -8,6 +8,7 @@ convolutions.  That is the same mathematics as `torch.vmap` without its interpre
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -100,15 +101,31 @@ def _plain(layer: nn.Module) -> bool:
 
 
 class _Linear(nn.Linear):
-    """weight·rowsᵀ rather than rows·weightᵀ: the gradient then comes in the layout of the weight."""
-
     def forward(self, x: Tensor) -> Tensor:
         n, out, _ = self.weight.shape
-        columns = x.reshape(n, -1, x.shape[-1]).transpose(1, 2)
-        y = torch.bmm(self.weight, columns)
+        weight, rows = self.weight, x.reshape(n, -1, x.shape[-1])
+        if torch.is_autocast_enabled(x.device.type):
+            low = torch.get_autocast_dtype(x.device.type)
+            weight, rows = weight.to(low), rows.to(low)
+        y: Tensor = _Product.apply(rows, weight)  # type: ignore[no-untyped-call]
         if self.bias is not None:
-            y = y + self.bias[:, :, None]
-        return y.transpose(1, 2).reshape(*x.shape[:-1], out)
+            y = y + self.bias[:, None]
+        return y.reshape(*x.shape[:-1], out)
+
+
+class _Product(torch.autograd.Function):
+    """rows·weightᵀ of every client.  Left to autograd, the weight's gradient would come transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return torch.bmm(rows, weight.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
+        rows, weight = ctx.saved_tensors
+        by_rows = torch.bmm(g, weight) if ctx.needs_input_grad[0] else None
+        return by_rows, torch.bmm(g.transpose(1, 2), rows)
 
 
 class _Conv2d(nn.Conv2d):

@@ -54,11 +54,14 @@ class Vectorised(Executor):
         with replayable(key(*(job.seed for job in jobs)), self.work.device):
             y, state = self._steps(rule, x, lr, steps, state, *plan(tasks))
         sent, kept = rule.finish(y, x, lr, x.new_tensor(steps)[:, None], state)
-        finite = torch.isfinite(y.sum(dim=1)).tolist()  # waits for the device, once a stack
         # Each row its own memory: one slow update in flight must not keep the whole stack alive.
-        for row, task in enumerate(tasks):
-            parts = ({name: value[row].clone() for name, value in part.items()} for part in (sent, kept))
-            yield outcome(task, finite[row], y[row] - x[row], *parts)
+        deltas = torch._foreach_sub(y.unbind(), x.unbind())
+        beside = [
+            [{name: v[row].clone() for name, v in part.items()} for part in (sent, kept)] for row in range(len(x))
+        ]
+        finite = torch.isfinite(y.sum(dim=1)).tolist()  # waits for the device, once a stack
+        for task, good, delta, (own, left) in zip(tasks, finite, deltas, beside, strict=True):
+            yield outcome(task, good, delta, own, left)
 
     def _steps(
         self, rule: ClientRule, x: Tensor, lr: Tensor, steps: NDArray[np.int64], state: State,
