@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from tests.engine.test_executors import RULES, built, jobs, work
+from torch import Tensor
 
 from offbeat.clients import SGD, ClientRule
 from offbeat.engine.executors import Sequential
-from offbeat.engine.executors.program import LADDER, Program, padded
+from offbeat.engine.executors.program import LADDER, Compiled, Program, padded
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.executors.vectorised import plan, rows
 from offbeat.engine.work import Work
@@ -62,3 +65,36 @@ def test_what_fits() -> None:
     assert not program.fits(w.rule, torch.zeros((7, w.layout.dim)), batches, {})
     assert not program.fits(w.rule, x, np.zeros((9, 6, 8), dtype=np.int64), {})
     assert not program.fits(w.rule, x, batches, {"m": x})
+
+
+@pytest.mark.parametrize("when", ["forward", "backward"])
+def test_steps_run_uncompiled_where_the_compiler_fails(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward pass is compiled when it is first used, so its failure comes later."""
+    tried = []
+
+    def broken(function: Callable[..., Tensor], **options: object) -> Callable[..., Tensor]:
+        def fail(*_: object) -> Tensor:
+            tried.append(options)
+            raise RuntimeError("no such kernel\nand a long trace")
+
+        def call(*arguments: Tensor) -> Tensor:
+            if when == "forward":
+                return fail()
+            loss = function(*arguments)
+            loss.register_hook(fail)  # type: ignore[no-untyped-call]
+            return loss
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    gradient = Compiled(
+        lambda y, a: (a * y**2).sum(), lambda f: lambda *given: torch.autograd.grad(f(*given), given[0])
+    )
+    y, a = torch.arange(4.0, requires_grad=True), torch.full((4,), 0.5)
+    with pytest.warns(RuntimeWarning, match="steps run uncompiled: no such kernel$"):
+        (g,) = gradient(y, a)
+    assert torch.equal(g, y.detach())
+    assert tried == [{}, {"dynamic": False}]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(gradient(y, a)[0], g), "and says so once"

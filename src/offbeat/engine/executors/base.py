@@ -92,14 +92,18 @@ def replayable(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def arithmetic(work: Work) -> Iterator[None]:
-    """Matrix products and convolutions on a GPU in full single precision, or with inputs rounded to 10 bits (TF32)."""
+    """Matrix products and convolutions on a GPU in full single precision, or with inputs rounded to 10 bits (TF32).
+
+    Convolutions by algorithms that give the same bytes every time.
+    """
     if work.device.type != "cuda":
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
     matmul.allow_tf32 = cudnn.allow_tf32 = work.precision != "float32"
+    cudnn.deterministic = True
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before

@@ -8,10 +8,11 @@ A replay is a single launch, so the host has nothing to do between two steps.  A
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,9 @@ class Program:
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
         advance = _advance(self.rule, tuple(state))
-        self._plain_loss = loss
-        self._loss: Callable[..., Any] = Compiled(loss) if compiled else loss
-        self._advance: Callable[..., Any] = Compiled(advance) if compiled else advance
+        self._plain = _gradient(loss)
+        self._gradient = Compiled(loss, _gradient) if compiled else self._plain
+        self._advance = Compiled(advance) if compiled else advance
         # Captured where it will be replayed: cuBLAS has a workspace for each stream, which two lanes must not share.
         self._stream = stream
         self._pool = torch.cuda.graph_pool_handle() if stream is not None else None
@@ -132,11 +133,18 @@ class Program:
         y = self.y[:size].detach().requires_grad_()
         t = self.t.remainder(len(self.batches))
         batch, weight = (table.index_select(0, t)[0, :size, :count] for table in (self.batches, self.weights))
-        loss = self._loss if count is None else self._plain_loss
-        (g,) = torch.autograd.grad(loss(y, batch, weight), y)
+        g = (self._gradient if count is None else self._plain)(y, batch, weight)
         rows = [value[:size] for value in self.state.values()]
         self._advance(self.y[:size], g, self.x[:size], self.lr[:size], self.steps[:size] > self.t, rows)
         self.t.add_(1)
+
+
+def _gradient(loss: Loss) -> Loss:
+    def gradient(y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
+        (g,) = torch.autograd.grad(loss(y, batch, weight), y)
+        return g
+
+    return gradient
 
 
 def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:
@@ -157,20 +165,34 @@ def _aligned(like: Tensor, rows: int) -> Tensor:
     return like.new_zeros((rows, -(-width // ALIGN) * ALIGN))[:, :width]
 
 
-class Compiled:
-    """A function compiled once for stacks of all sizes; where that fails once for each size, or else left as it is."""
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The compiler's remarks on itself are not for users."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self._general, self._special = torch.compile(function), torch.compile(function, dynamic=False)
-        self._ways = [self._any_size, self._each_size]
+
+class Compiled:
+    """A function compiled once for stacks of all sizes; where that fails once for each size, or else left as it is.
+
+    What is compiled may be a part of the function, `whole` making the function of it: a backward pass is not seen by
+    the compiler as such, but is compiled when it is first used.
+    """
+
+    def __init__(self, part: Callable[..., Any], whole: Callable[..., Any] = lambda part: part) -> None:
+        self._uncompiled = whole(part)
+        with _quiet():
+            self._ways = [
+                _any_size(whole(torch.compile(part))),
+                _each_size(whole(torch.compile(part, dynamic=False))),
+            ]
 
     def __call__(self, *arguments: Any) -> Any:
         while self._ways:
             try:
-                # Several executors may share a function, and the compiler's remarks on itself are not for users.
-                with torch._dynamo.config.patch(cache_size_limit=4 * len(LADDER)), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
+                # Several executors may share a function.
+                with torch._dynamo.config.patch(cache_size_limit=4 * len(LADDER)), _quiet():
                     return self._ways[0](*arguments)
             except Exception as error:  # whatever a compiler may raise
                 self._ways.pop(0)
@@ -179,14 +201,23 @@ class Compiled:
                     warnings.warn(
                         f"torch.compile failed, so steps run uncompiled: {reason}", RuntimeWarning, stacklevel=2
                     )
-        return self.function(*arguments)
+        return self._uncompiled(*arguments)
 
-    def _any_size(self, *arguments: Any) -> Any:
+
+def _any_size(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
         tensors = [t for a in arguments for t in (a if isinstance(a, list) else [a])]
         for tensor in tensors if len(tensors[0]) > 1 else ():
             torch._dynamo.mark_dynamic(tensor, 0)
-        return self._general(*arguments)
+        return function(*arguments)
 
-    def _each_size(self, *arguments: Any) -> Any:
-        copies = [[t.view_as(t) for t in a] if isinstance(a, list) else a.view_as(a) for a in arguments]
-        return self._special(*copies)
+    return call
+
+
+def _each_size(function: Callable[..., Any]) -> Callable[..., Any]:
+    """On new views, which nobody has marked."""
+
+    def call(*arguments: Any) -> Any:
+        return function(*([t.view_as(t) for t in a] if isinstance(a, list) else a.view_as(a) for a in arguments))
+
+    return call

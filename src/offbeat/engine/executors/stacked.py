@@ -130,15 +130,39 @@ class _Product(torch.autograd.Function):
 
 class _Conv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
+        return self.biased(self.products(x))
+
+    def products(self, x: Tensor) -> Tensor:
         n, out = self.weight.shape[:2]
         if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
-            y = convolution.stacked_conv2d(x, self.weight)
-            return y if self.bias is None else y + self.bias.repeat_interleave(x.shape[0] // n, 0)[:, :, None, None]
+            return convolution.stacked_conv2d(x, self.weight)
         batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
         side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
-        bias = None if self.bias is None else self.bias.flatten()
-        y = conv2d(side, self.weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, n * self.groups)
+        y = conv2d(side, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
         return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])
+
+    def biased(self, y: Tensor) -> Tensor:
+        if self.bias is None:
+            return y
+        return y + self.bias.repeat_interleave(y.shape[0] // len(self.bias), 0)[:, :, None, None]
+
+
+class _Sequential(nn.Sequential):
+    """Adds the bias of a convolution and cuts below zero after a max-pooling, not before it.
+
+    Both keep the order of numbers, so the result is the same to the last bit, and there is less to do.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = list(self)
+        while layers:
+            conv, *layers = layers
+            if isinstance(conv, _Conv2d) and [type(layer) for layer in layers[:2]] == [nn.ReLU, nn.MaxPool2d]:
+                relu, pool, *layers = layers
+                x = relu(conv.biased(pool(conv.products(x))))
+            else:
+                x = conv(x)
+        return x
 
 
 class _GroupNorm(nn.GroupNorm):
@@ -176,6 +200,7 @@ def _scaled(y: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[
 _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: _Linear,
     nn.Conv2d: _Conv2d,
+    nn.Sequential: _Sequential,
     nn.GroupNorm: _GroupNorm,
     nn.LayerNorm: _LayerNorm,
     nn.Embedding: _Embedding,
