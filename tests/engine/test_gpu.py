@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.engine.test_executors import NORMED, RULES, built, federated, jobs
+from tests.engine.test_executors import NORMED, RULES, SHAPE, built, federated, jobs
 from torch import Tensor, nn
 
 from offbeat.clients import SGD, ClientRule
@@ -32,7 +32,10 @@ def moved(executor: Executor, rounds: int = 2) -> Tensor:
 
 
 def on_gpu(module: nn.Module, rule: ClientRule, data: Federated | None = None) -> Work:
-    return Work(copy.deepcopy(module), data or federated(), rule, torch.device("cuda"), precision="float32")
+    """On standardised inputs: that is a part of a captured step, too."""
+    data = data or federated()
+    data = replace(data, dataset=replace(data.dataset, mean=(0.1,) * SHAPE[0], std=(1.2,) * SHAPE[0]))
+    return Work(copy.deepcopy(module), data, rule, torch.device("cuda"), precision="float32")
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -87,8 +87,12 @@ class Dataset:
         x = raw.float() / 255 if raw.dtype == torch.uint8 else raw
         if self.mean is None or self.std is None:
             return x
-        spread = (-1,) + (1,) * (len(self.shape) - 1)
-        return (x - x.new_tensor(self.mean).view(spread)) / x.new_tensor(self.std).view(spread)
+        return (x - self._by_channel(x, self.mean)) / self._by_channel(x, self.std)
+
+    def _by_channel(self, x: Tensor, values: Sequence[float]) -> Tensor:
+        """Made on the device: a captured CUDA graph may not copy from the host."""
+        filled = torch.cat([x.new_full((1,), value) for value in values])
+        return filled.view((-1,) + (1,) * (len(self.shape) - 1))
 
 
 def _check_tokens(part: str, x: Tensor, vocabulary: int) -> None:
