@@ -14,6 +14,7 @@ from offbeat.clients import SGD, ClientRule
 from offbeat.data import Federated
 from offbeat.engine import Work
 from offbeat.engine.executors import Executor, Graphs, Sequential, Vectorised, arithmetic
+from offbeat.engine.executors.choice import why_not
 from offbeat.engine.executors.convolution import stacked_conv2d
 from offbeat.messages import Update
 from offbeat.models import CNN, MLP, Model
@@ -54,9 +55,10 @@ def test_programs_do_what_the_plain_executor_does(
 
 def test_lanes_have_running_statistics_of_their_own() -> None:
     """Against the plain executor, with short batches, from statistics that differ from job to job."""
+    normed = nn.Sequential(*copy.deepcopy(NORMED)[:-1], nn.BatchNorm1d(4))
     outcomes = []
     for kind in (Sequential, Graphs):
-        work = on_gpu(NORMED, SGD(lr=0.1, epochs=2, batch_size=8), federated(sizes=(8, 20, 42)))
+        work = on_gpu(normed, SGD(lr=0.1, epochs=2, batch_size=8), federated(sizes=(8, 20, 42)))
         b = work.buffers.read(work.module)
         js = [replace(job, extra={"buffers": b + job.client}) for job in jobs(work)]
         with arithmetic(work):
@@ -64,6 +66,11 @@ def test_lanes_have_running_statistics_of_their_own() -> None:
     for plain, fast in zip(*outcomes, strict=True):
         assert (fast.delta - plain.delta).norm() < 1e-3 * plain.delta.norm()
         torch.testing.assert_close(fast.extra["buffers"], plain.extra["buffers"], rtol=1e-3, atol=1e-4)
+
+
+def test_what_cannot_be_captured_is_refused() -> None:
+    """Statistics without a momentum: the step reads how many batches there were from the device."""
+    assert why_not("graphs", on_gpu(NORMED, SGD(lr=0.1, batch_size=8), federated(sizes=(8, 20, 42))))
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 3, 8, 9, 5), (2, 4, 16, 32, 12, 3)])
