@@ -55,7 +55,7 @@ def test_programs_do_what_the_plain_executor_does(
 
 def test_lanes_have_running_statistics_of_their_own() -> None:
     """Against the plain executor, with short batches, from statistics that differ from job to job."""
-    normed = nn.Sequential(*copy.deepcopy(NORMED)[:-1], nn.BatchNorm1d(4))
+    normed = nn.Sequential(*list(copy.deepcopy(NORMED))[:-1], nn.BatchNorm1d(4))
     outcomes = []
     for kind in (Sequential, Graphs):
         work = on_gpu(normed, SGD(lr=0.1, epochs=2, batch_size=8), federated(sizes=(8, 20, 42)))
