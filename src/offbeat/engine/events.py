@@ -23,6 +23,7 @@ class Lost:
 
     job: Job
     sent: float
+    reason: str = ""  # as far as it is known
 
 
 @record

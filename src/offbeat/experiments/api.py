@@ -120,7 +120,7 @@ def begin(
     new = Run(assembly, interrupted, watch, pathlib.Path(out) if out is not None else None)
     if out is not None:
         origin = Origin(*(str(pathlib.Path(p).resolve()) if p is not None else None for p in (data_dir, modules)))
-        new.open(pathlib.Path(out), _resolved(experiment, assembly), origin)
+        new.open(pathlib.Path(out), resolved(experiment, assembly), origin)
     return new
 
 
@@ -159,14 +159,14 @@ def reopen(
 ) -> Run:
     """A run that was interrupted, ready to go on."""
     assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
-    if _resolved(experiment, assembly) != (folder / "config.toml").read_text(encoding="utf-8"):
+    if resolved(experiment, assembly) != (folder / "config.toml").read_text(encoding="utf-8"):
         raise RunFolderError(f"{folder} holds another experiment: compare its config.toml")
     old = Run(assembly, interrupted, watch, folder)
     old.reopen(folder)
     return old
 
 
-def _resolved(experiment: Experiment, assembly: Assembly) -> str:
+def resolved(experiment: Experiment, assembly: Assembly) -> str:
     """The experiment's complete TOML, with the executor that was chosen."""
     from offbeat.experiments.config import dump
 

@@ -192,7 +192,7 @@ class Experiment(Options):
                 f"{self.client.batch_size}, but there are {len(data.dataset.y)} training examples in all",
                 key="client.batch_size",
             )
-        module = self._module(data.dataset)
+        module = self.module(data.dataset)
         work = Work(
             module, data, self.client, torch.device(self.device), self.compression, self.precision, self.data.augment
         )
@@ -257,7 +257,7 @@ class Experiment(Options):
             if wrong:
                 raise ConfigError(message, key=where)
 
-    def _module(self, dataset: Dataset) -> nn.Module:
+    def module(self, dataset: Dataset) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(self.seed, "model") >> 1)
             try:

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.clients import BUFFERS
-from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated
+from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated, Terms, Transport
 from offbeat.engine.evaluate import Score
 from offbeat.engine.executors import Gossip
 from offbeat.engine.executors.base import Outcome as Trained
@@ -28,6 +28,7 @@ from offbeat.experiments.experiment import Assembly
 from offbeat.experiments.folder import STATUS, Origin, RunFolder, write_atomic, write_json
 from offbeat.memory import Disk
 from offbeat.messages import Job, Update
+from offbeat.world import World
 
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
@@ -99,17 +100,53 @@ class Glance:
 Watch = Callable[[Glance], None]
 
 
+class Carrier(Transport, Protocol):
+    """A transport that a run can use: it may need jobs to be trained, and has a state."""
+
+    bytes_down: int
+
+    @property
+    def next_at(self) -> float: ...
+
+    def wanted(self) -> list[Job]: ...
+
+    def deliver(self, updates: Sequence[Update]) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Reality:
+    """What a run meets: clients behind a transport, who is there, what is asked of them, how x goes out."""
+
+    transport: Carrier
+    world: World
+    terms: Callable[[int], Terms]
+    outgoing: Callable[[Tensor, int], Tensor]
+
+
 class Run:
     """One run: the loop, what is recorded of it, and its state on disk."""
 
     def __init__(
-        self, assembly: Assembly, interrupted: threading.Event, watch: Watch | None, place: pathlib.Path | None
+        self,
+        assembly: Assembly,
+        interrupted: threading.Event,
+        watch: Watch | None,
+        place: pathlib.Path | None,
+        real: Reality | None = None,
     ) -> None:
         experiment = assembly.experiment
         self.assembly, self.experiment = assembly, experiment
         self.watch = watch or (lambda _: None)
         self.interrupted = interrupted  # ends the run between two turns
-        self.transport = Simulated(experiment.world, assembly.executor, experiment.seed)
+        self.careful = real is not None  # real clients' work is not done again: a checkpoint at every version
+        if real is None:
+            simulated = Simulated(experiment.world, assembly.executor, experiment.seed)
+            real = Reality(simulated, experiment.world, assembly.terms, assembly.work.outgoing)
+        self.transport = real.transport
         algorithm, dispatch = copy.deepcopy(experiment.algorithm), copy.deepcopy(experiment.dispatch)
         memory = getattr(algorithm, "memory", None)
         if isinstance(memory, Disk) and not memory.directory and place is not None:
@@ -118,9 +155,8 @@ class Run:
         clients, x = work.data.clients, work.layout.read(work.module)
         half = work.server_half()
         self.loop = Loop(
-            algorithm, dispatch, experiment.world, self.transport, clients, assembly.terms, experiment.seed, half,
-            work.outgoing,
-        )  # fmt: skip
+            algorithm, dispatch, real.world, self.transport, clients, real.terms, experiment.seed, half, real.outgoing
+        )
         algorithm.start(x, clients, experiment.seed, experiment.world.availability.probability_of)
         if half is not None:
             half.start(x, clients)
@@ -150,22 +186,23 @@ class Run:
             while not self._finished() and not self.interrupted.is_set():
                 while jobs := self.transport.wanted():
                     self.transport.deliver(_updates((yield jobs)))
-                self._turn()
+                stepped = self._turn()
                 now = time.monotonic()
                 if now - watched > WATCH_SECONDS:
                     watched = now
                     self._show()
-                if self.folder and now - saved > pause:
+                if self.folder and (now - saved > pause or (self.careful and stepped)):
                     self._checkpoint()
                     saved = time.monotonic()
                     pause = max(CHECKPOINT_SECONDS, (saved - now) / CHECKPOINT_SHARE)
             stopped = self.interrupted.is_set() and not self._finished()
             return self._interrupt() if stopped else self._finish()
 
-    def _turn(self) -> None:
+    def _turn(self) -> bool:
+        """One turn of the loop; True when there is a new version."""
         outcome = self.loop.turn()
         self._fruitless = 0 if isinstance(outcome.event, Arrival) else self._fruitless + 1
-        if self._fruitless > FRUITLESS:
+        if self._fruitless > FRUITLESS and not self.careful:
             raise ConfigError(
                 f"{FRUITLESS:,} trips were given up or waited for in a row without an update; "
                 "see world.trip_timeout, world.loss and world.availability",
@@ -176,6 +213,7 @@ class Run:
             self.folder.updates.append(_row(outcome))
         if outcome.stepped and (self.tally.version % self.experiment.evaluation.every == 0 or self._finished()):
             self._evaluate()
+        return outcome.stepped
 
     def _finished(self) -> bool:
         limit = self.experiment.virtual_seconds

@@ -1,0 +1,110 @@
+"""A client's side: one job, trained on the data that the client has."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+
+from offbeat.clients import BUFFERS
+from offbeat.compression import Compression
+from offbeat.data import Dataset, Federated, data_dir
+from offbeat.deploy.wire import UPDATE, Flat, encode_update, raw_array
+from offbeat.engine import Evaluator, Work
+from offbeat.engine.executors import Sequential
+from offbeat.errors import ConfigError
+from offbeat.experiments.experiment import Experiment
+from offbeat.messages import Job, Update
+
+KEPT = "offbeat.kept"  # what a client keeps between two jobs lies in its Flower context under this name
+
+
+class Client:
+    """What one node needs to answer: the experiment's model, rule and code, and the node's own data."""
+
+    def __init__(self, experiment: Experiment, node: dict[str, Any]) -> None:
+        data = own_data(experiment, node)
+        module = experiment.module(data.dataset)
+        self.compression = experiment.compression
+        self.work = Work(
+            module, data, experiment.client, torch.device(experiment.device), Compression(), experiment.precision,
+            experiment.data.augment,
+        )  # fmt: skip
+        self.wire = Flat(self.work.layout, experiment.compression)
+        self.batch_size = experiment.evaluation.batch_size
+
+    def train(self, message: Message, context: Context) -> Message:
+        asked = self.wire.job(message.content)
+        steps = asked.steps or self.work.steps(0)
+        x = asked.x.to(self.work.device)
+        extra = {name: value.to(self.work.device) for name, value in asked.extra.items()}
+        job = dataclasses.replace(asked, client=0, steps=steps, x=x, extra=extra)
+        self._recall(context)
+        started = time.monotonic()
+        (update,) = Sequential(self.work).train([job])
+        payload = self._coded(dataclasses.replace(update, job=asked.id), asked)
+        self._keep(context)
+        seconds = time.monotonic() - started
+        numbers = MetricRecord({"num-examples": update.examples, "steps": steps, "seconds": seconds})
+        arrays = ArrayRecord({"payload": raw_array(payload)})
+        return Message(RecordDict({UPDATE: arrays, "metrics": numbers}), reply_to=message)
+
+    def evaluate(self, message: Message) -> Message:
+        """The model on the client's own data."""
+        job, data = self.wire.job(message.content), self.work.data
+        own = dataclasses.replace(data.dataset, test_x=data.dataset.x[data.order], test_y=data.dataset.y[data.order])
+        work = Work(
+            self.work.module, dataclasses.replace(data, dataset=own), self.work.rule, self.work.device,
+            precision=self.work.precision,
+        )  # fmt: skip
+        accuracy, loss = Evaluator(work, self.batch_size)(job.x, job.extra.get(BUFFERS))()
+        numbers = MetricRecord({"num-examples": len(own.test_y), "accuracy": accuracy, "loss": loss})
+        return Message(RecordDict({"metrics": numbers}), reply_to=message)
+
+    def _coded(self, update: Update, job: Job) -> bytes:
+        """The update's bytes; with error feedback what the code costs is added to the next one."""
+        codec, kept = self.compression.upload, self.work.kept["error"]
+        if not self.compression.error_feedback:
+            return encode_update(update, codec, self.work.layout, job)
+        delta = update.delta + kept[0] if 0 in kept else update.delta
+        payload = encode_update(dataclasses.replace(update, delta=delta), codec, self.work.layout, job)
+        kept[0] = delta - codec.carry(delta, self.work.layout, job.seed, job.compression_rate)
+        return payload
+
+    def _recall(self, context: Context) -> None:
+        stored = context.state.array_records
+        for name, array in stored[KEPT].items() if KEPT in stored else ():
+            self.work.kept[name][0] = torch.from_numpy(array.numpy().copy()).to(self.work.device)
+
+    def _keep(self, context: Context) -> None:
+        kept = {name: rows[0] for name, rows in self.work.kept.items() if 0 in rows}
+        if kept:
+            context.state[KEPT] = ArrayRecord({name: Array(v.cpu().numpy()) for name, v in kept.items()})
+
+
+def own_data(experiment: Experiment, node: dict[str, Any]) -> Federated:
+    """What the node has: made by its function `data = "module:function"`, or its part of the experiment's data."""
+    if "data" in node:
+        dataset = _made(str(node["data"]))
+        return Federated.of(dataset, [np.arange(len(dataset.y))])
+    if "partition-id" not in node:
+        raise ConfigError("the node's config has neither data nor partition-id", key="node-config")
+    whole = experiment.data.load(data_dir(node.get("data-dir")), experiment.seed)
+    part = int(node["partition-id"]) % whole.clients
+    return Federated.of(whole.dataset, [whole.order[whole.offsets[part] : whole.offsets[part + 1]]])
+
+
+def _made(name: str) -> Dataset:
+    module, _, function = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{name!r}: {error}; expected module:function", key="data") from error
+    if not isinstance(made, Dataset):
+        raise ConfigError(f"{name} returned {type(made).__name__}, not a Dataset (see offbeat.from_arrays)", key="data")
+    return made

@@ -1,0 +1,126 @@
+"""The server's side of a deployment: an experiment, driven by real clients."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import threading
+
+import torch
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from offbeat.deploy.log import TripLog
+from offbeat.deploy.nodes import Nodes, real_world
+from offbeat.deploy.replay import Ended, Replayed
+from offbeat.deploy.transport import Flower
+from offbeat.deploy.wire import Flat
+from offbeat.engine import Terms
+from offbeat.errors import ConfigError, RunFolderError
+from offbeat.experiments import checkpoint
+from offbeat.experiments.api import resolved, stored
+from offbeat.experiments.drive import alone
+from offbeat.experiments.experiment import Assembly, Experiment
+from offbeat.experiments.folder import Origin, read_json
+from offbeat.experiments.run import Carrier, Reality, Result, Run, Watch
+
+TIMEOUT = 3600.0  # seconds for a trip, unless world.trip_timeout says otherwise
+
+
+def serve(
+    experiment: Experiment,
+    grid: Grid,
+    out: pathlib.Path,
+    *,
+    interrupted: threading.Event | None = None,
+    data_dir: str | None = None,
+    least: int | None = None,
+    patience: float = 300.0,
+    watch: Watch | None = None,
+) -> Result:
+    """Run an experiment with the nodes of a grid, or go on with it where `out` holds one that was begun.
+
+    `least` nodes are waited for, up to `patience` seconds: as many as are to be busy at once, unless it is given.
+    """
+    assembly = assemble(experiment, data_dir)
+    nodes = Nodes(assembly.work.data.clients)
+    dialect = Flat(assembly.work.layout, experiment.compression)
+    transport = Flower(grid, dialect, nodes, experiment.world.trip_timeout or TIMEOUT)
+    run = Run(assembly, interrupted or threading.Event(), watch, out, _reality(assembly, transport, nodes, dialect))
+    busy = least or min(nodes.clients, getattr(experiment.dispatch, "concurrency", nodes.clients))
+    begun = (out / "config.toml").is_file()
+    if begun and (out / "summary.json").is_file():
+        raise RunFolderError(f"{out} is finished")
+    if not begun:
+        run.open(out, resolved(experiment, assembly), Origin(data_dir))
+    transport.log = TripLog(out)
+    try:
+        if begun:
+            run.reopen(out)
+            if not run.metrics:
+                transport.log.cut(0, 0)
+        transport.start(busy, patience)
+        return alone(run)
+    finally:
+        transport.close()
+        transport.log.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """What came of a replay."""
+
+    version: int
+    updates: int
+    same: bool  # x, to the last bit
+    x: Tensor
+
+
+def replay(folder: pathlib.Path, data_dir: str | None = None) -> Replay:
+    """A deployment that has ended, or has left a checkpoint, once more from its log."""
+    experiment = stored(folder)
+    assembly = assemble(experiment, data_dir or Origin.of(folder).data_dir)
+    version, x = _outcome(folder, assembly)
+    nodes = Nodes(assembly.work.data.clients)
+    dialect = Flat(assembly.work.layout, experiment.compression)
+    transport = Replayed(folder, dialect, nodes)
+    loop = Run(assembly, threading.Event(), None, None, _reality(assembly, transport, nodes, dialect)).loop
+    loop.start()
+    with contextlib.suppress(Ended):
+        while loop.algorithm.version < version:
+            loop.turn()
+    same = loop.algorithm.version == version and torch.equal(loop.algorithm.x, x)
+    return Replay(loop.algorithm.version, transport.updates, same, loop.algorithm.x)
+
+
+def _outcome(folder: pathlib.Path, assembly: Assembly) -> tuple[int, Tensor]:
+    """The last version that is on disk, and its x."""
+    if (folder / "summary.json").is_file():
+        from safetensors.torch import load_file
+
+        version: int = read_json(folder / "summary.json")["rounds"]
+        return version, assembly.work.layout.flatten(load_file(folder / "model.safetensors"))
+    state = checkpoint.load(folder / "checkpoint", "cpu")
+    if state is None:
+        raise RunFolderError(f"{folder} has no result and no checkpoint to compare with")
+    algorithm = state["loop"]["algorithm"]
+    return algorithm["version"], algorithm["x"]
+
+
+def assemble(experiment: Experiment, data_dir: str | None) -> Assembly:
+    """The server trains nothing: it needs the model, the test data and the rule."""
+    if experiment.algorithm.network() is not None:
+        raise ConfigError(
+            f"{type(experiment.algorithm).__name__} needs clients that talk to each other; in Flower they talk to the "
+            "server alone",
+            key="algorithm.name",
+        )
+    return dataclasses.replace(experiment, executor="sequential").assemble(data_dir)
+
+
+def _reality(assembly: Assembly, transport: Carrier, nodes: Nodes, dialect: Flat) -> Reality:
+    rule, plans = assembly.experiment.client, assembly.experiment.algorithm.plans
+    own = Terms(rule.steps or 0)  # 0: as many as the client's own data makes
+    terms = assembly.terms if plans else lambda client: own
+    return Reality(transport, real_world(nodes), terms, dialect.outgoing)

@@ -1,0 +1,237 @@
+"""Jobs and updates as Flower's messages.
+
+Flower moves every array of a message as an object of its own and by several requests, so offbeat's own clients get one
+array, the coded x, which all jobs of a version share (objects go by their content: it is uploaded once), and send one
+array back, the *payload*.  Clients that know nothing of offbeat get and send the arrays of a state dict by their names.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from torch import Tensor
+
+from offbeat.clients import BUFFERS
+from offbeat.compression import Codec, Compression, Raw
+from offbeat.errors import OffbeatError
+from offbeat.messages import Job, Update
+from offbeat.seeds import key
+from offbeat.vector import Layout
+
+MODEL, JOB, UPDATE = "offbeat.model", "offbeat.job", "offbeat.update"
+KEPT = 4  # versions whose coded model is kept
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # how torch names them
+
+
+class WireError(OffbeatError):
+    """A reply that makes no sense."""
+
+
+# The payload of an update -------------------------------------------------------------------------------------------
+
+
+def pack(head: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
+    """A small JSON head and some byte strings as one."""
+    text = json.dumps({**head, "parts": {name: len(body) for name, body in parts.items()}}).encode()
+    return struct.pack("<I", len(text)) + text + b"".join(parts.values())
+
+
+def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The inverse."""
+    try:
+        (length,) = struct.unpack_from("<I", payload)
+        head: dict[str, Any] = json.loads(payload[4 : 4 + length])
+        place, parts = 4 + length, {}
+        for name, size in head.pop("parts").items():
+            parts[name] = payload[place : place + size]
+            place += size
+    except (struct.error, ValueError, KeyError, AttributeError) as error:
+        raise WireError(f"not a payload of offbeat: {error}") from error
+    if place != len(payload):
+        raise WireError(f"a payload of {len(payload)} bytes, {place} expected")
+    return head, parts
+
+
+def encode_update(update: Update, codec: Codec, layout: Layout, job: Job) -> bytes:
+    """An update as its client sends it; `update.delta` is not coded yet."""
+    head = {"job": update.job, "version": update.version, "steps": update.steps, "examples": update.examples}
+    if isinstance(codec, Raw):
+        head["raw"] = True
+    delta = codec.encode(update.delta, layout, job.seed, job.compression_rate)
+    return pack(head, {"delta": delta, **{name: _raw(value) for name, value in update.extra.items()}})
+
+
+def decode_update(payload: bytes, codec: Codec, layout: Layout, job: Job) -> Update:
+    """The update of a job, as the server sees it."""
+    head, parts = unpack(payload)
+    if head.get("job") != job.id or head.get("version") != job.version:
+        raise WireError(f"answers job {head.get('job')} from version {head.get('version')}, not {job.id}")
+    try:
+        delta = (Raw() if head.get("raw") else codec).decode(parts.pop("delta"), layout).to(job.x.device)
+        extra = {name: _vector(body).to(job.x.device) for name, body in parts.items()}
+        steps, examples = int(head["steps"]), int(head["examples"])
+    except (KeyError, ValueError, TypeError, RuntimeError, struct.error) as error:
+        raise WireError(f"the update cannot be decoded: {error}") from error
+    if delta.shape != job.x.shape or not bool(torch.isfinite(delta.sum())):
+        raise WireError("Δ has another size than x" if delta.shape != job.x.shape else "Δ is not finite")
+    return Update(
+        job=job.id, client=job.client, version=job.version, delta=delta, steps=steps,
+        examples=examples, wire_bytes=len(payload), extra=extra,
+    )  # fmt: skip
+
+
+def _raw(vector: Tensor) -> bytes:
+    return vector.detach().cpu().to(torch.float32).numpy().tobytes()
+
+
+def _vector(body: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(body), dtype=torch.float32)
+
+
+def raw_array(body: bytes) -> Array:
+    """Bytes as an array of Flower's, without a format of their own."""
+    return Array(dtype="uint8", shape=(len(body),), stype="offbeat", data=body)
+
+
+# What client apps understand ----------------------------------------------------------------------------------------
+
+
+class Dialect(ABC):
+    """How a kind of client app is spoken to."""
+
+    layout: Layout
+    codec: Codec
+
+    @abstractmethod
+    def content(self, job: Job) -> RecordDict:
+        """What goes down."""
+
+    @abstractmethod
+    def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:
+        """A reply's update as a payload, and the bytes of the arrays that really came."""
+
+    def read(self, job: Job, payload: bytes) -> Update:
+        return decode_update(payload, self.codec, self.layout, job)
+
+    def message(self, job: Job, node: int, ttl: float) -> Message:
+        return Message(self.content(job), node, MessageType.TRAIN, ttl=ttl, group_id=str(job.version))
+
+
+class Flat(Dialect):
+    """offbeat's own client."""
+
+    def __init__(self, layout: Layout, compression: Compression) -> None:
+        self.layout, self.codec, self.download = layout, compression.upload, compression.download
+        self._models: dict[int, bytes] = {}  # the last versions as they travel
+
+    def outgoing(self, x: Tensor, version: int) -> Tensor:
+        """x as the clients will see it; what travels is kept for the jobs of this version."""
+        if isinstance(self.download, Raw):
+            return x
+        body = self.download.encode(x, self.layout, key("download", version))
+        self._models = {v: b for v, b in self._models.items() if v > version - KEPT} | {version: body}
+        return self.download.decode(body, self.layout).to(x.device)
+
+    def content(self, job: Job) -> RecordDict:
+        told: dict[str, Any] = {
+            "id": job.id, "client": job.client, "version": job.version, "steps": job.steps, "seed": str(job.seed),
+            "rate": job.rate, "coded": job.version in self._models,
+        }  # fmt: skip
+        if job.compression_rate is not None:
+            told["compression_rate"] = job.compression_rate
+        parts = {"x": self._models.get(job.version) or _raw(job.x)}
+        parts |= {name: _raw(value) for name, value in job.extra.items()}
+        arrays = ArrayRecord({name: raw_array(body) for name, body in parts.items()})
+        return RecordDict({MODEL: arrays, JOB: ConfigRecord(told)})
+
+    def job(self, content: RecordDict) -> Job:
+        """What a client is asked: the inverse."""
+        told: dict[str, Any] = dict(content.config_records[JOB])
+        arrays = content.array_records[MODEL]
+        body = arrays["x"].data
+        x = self.download.decode(body, self.layout) if told["coded"] else _vector(body)
+        extra = {name: _vector(array.data) for name, array in arrays.items() if name != "x"}
+        return Job(
+            id=int(told["id"]), client=int(told["client"]), version=int(told["version"]), x=x,
+            steps=int(told["steps"]), seed=int(told["seed"]), rate=float(told["rate"]),
+            compression_rate=told.get("compression_rate"), extra=extra,
+        )  # fmt: skip
+
+    def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:
+        if UPDATE not in reply.array_records:
+            raise WireError(f"no record {UPDATE!r}: is the client app offbeat's?")
+        body = reply.array_records[UPDATE]["payload"].data
+        return body, len(body)
+
+
+class Named(Dialect):
+    """Any Flower app that is sent the arrays of a model and returns them trained, with `num-examples`.
+
+    Δ is what has come back minus what was sent.  Integers and BatchNorm's running statistics are no part of x: they go
+    down beside it and are averaged plainly.
+    """
+
+    def __init__(self, arrays: ArrayRecord, config: ConfigRecord, compression: Compression) -> None:
+        values = {name: array.numpy() for name, array in arrays.items()}
+        if not values:
+            raise WireError("initial_arrays is empty")
+        beside = [n for n, a in values.items() if n.endswith(STATISTICS) or not np.issubdtype(a.dtype, np.floating)]
+        self.names, self.config = list(values), config
+        self.dtypes = {name: a.dtype for name, a in values.items()}
+        self.layout = _layout(values, [name for name in values if name not in beside])
+        self.buffers = _layout(values, beside)
+        self.codec = compression.upload
+        self.x = self._flat(values, self.layout)
+        self.b = self._flat(values, self.buffers) if beside else None
+
+    def _flat(self, values: Mapping[str, Any], layout: Layout) -> Tensor:
+        parts = [torch.from_numpy(np.array(values[name], dtype=np.float32)).flatten() for name in layout.names]
+        return torch.cat(parts)
+
+    def arrays(self, x: Tensor, b: Tensor | None) -> ArrayRecord:
+        """A model under its own names."""
+        views = self.layout.unflatten(x.detach().cpu())
+        if b is not None:
+            views |= self.buffers.unflatten(b.detach().cpu())
+        return ArrayRecord({name: Array(views[name].numpy().astype(self.dtypes[name])) for name in self.names})
+
+    def content(self, job: Job) -> RecordDict:
+        config = ConfigRecord({**self.config, "server-round": job.version + 1})
+        return RecordDict({"arrays": self.arrays(job.x, job.extra.get(BUFFERS)), "config": config})
+
+    def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:
+        if UPDATE in reply.array_records:
+            body = reply.array_records[UPDATE]["payload"].data
+            return body, len(body)
+        arrays = next(iter(reply.array_records.values()), None)
+        if arrays is None or set(arrays) != set(self.names):
+            raise WireError(f"arrays {sorted(arrays or ())} came back, {sorted(self.names)} were sent")
+        values = {name: arrays[name].numpy() for name in self.names}
+        for name, shape in zip((*self.layout.names, *self.buffers.names), (*self.layout.shapes, *self.buffers.shapes),
+                               strict=True):  # fmt: skip
+            if values[name].shape != tuple(shape):
+                raise WireError(f"{name} came back as {values[name].shape}, not {tuple(shape)}")
+        delta = self._flat(values, self.layout) - job.x.cpu()
+        extra = {BUFFERS: self._flat(values, self.buffers)} if self.b is not None else {}
+        numbers = metrics(reply)
+        update = Update(
+            job=job.id, client=job.client, version=job.version, delta=delta, steps=int(numbers.get("steps", 1)),
+            examples=int(numbers.get("num-examples", 1)), wire_bytes=0, extra=extra,
+        )  # fmt: skip
+        return encode_update(update, Raw(), self.layout, job), arrays.count_bytes()
+
+
+def _layout(values: Mapping[str, Any], names: list[str]) -> Layout:
+    return Layout(tuple(names), tuple(torch.Size(values[name].shape) for name in names))
+
+
+def metrics(reply: RecordDict) -> dict[str, Any]:
+    """The numbers that came with a reply."""
+    return dict(next(iter(reply.metric_records.values()), {}))
