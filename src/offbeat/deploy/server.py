@@ -61,6 +61,7 @@ def serve(
             if not run.metrics:
                 transport.log.cut(0, 0)
         transport.start(busy, patience)
+        transport.adopt()
         return alone(run)
     finally:
         transport.close()

@@ -59,7 +59,7 @@ class Flower:
         self.now = 0.0
         self.bytes_down = 0
         self.flights: dict[str, Flight] = {}
-        self.metrics: dict[int, Mapping[str, Any]] = {}  # numbers that came with a job's reply
+        self.numbers: Mapping[str, Any] = {}  # that came with the last update
         self._waiting: list[tuple[Job, float]] = []  # jobs of a run before this one, to be sent again
         self._ready: collections.deque[tuple[Event, bytes]] = collections.deque()
         self._ticks: list[float] = []
@@ -91,8 +91,8 @@ class Flower:
 
     # What others ask for ---------------------------------------------------------------------------------------
 
-    def start(self, least: int, timeout: float) -> None:
-        """Wait until so many nodes are there."""
+    def start(self, least: int, timeout: float) -> int:
+        """Wait until so many nodes are there, and say how many are."""
         self.watcher.start()
         deadline = time.monotonic() + timeout
         while len(self.watcher.seen or ()) < least:
@@ -100,23 +100,18 @@ class Flower:
                 there = len(self.watcher.seen or ())
                 raise OffbeatError(f"{there} of {least} nodes have come within {timeout:g} s")
             time.sleep(0.2)
-        self._adopt()
+        return len(self.watcher.seen or ())
 
     def ask(self, client: int, content: RecordDict, kind: str, answered: Callable[[RecordDict | None], None]) -> None:
         """Something else than training, such as an evaluation; the client is not drawn meanwhile."""
         node = self.nodes.node_of(client)
-        if node is None:
-            return
+        assert node is not None, "only clients that are there are asked"
         message = Message(content, node, kind, ttl=self.timeout)
         if self._push(message, Flight(client, self.now, self._clock() + self.timeout + GRACE, None, answered)):
             self.nodes.reserved |= {client}
             self._tell()
-
-    @property
-    def idle(self) -> list[int]:
-        """Clients that are there and have nothing to do."""
-        busy = {flight.client for flight in self.flights.values()} | {job.client for job, _ in self._waiting}
-        return sorted(self.nodes.available - busy)
+        else:
+            answered(None)
 
     def close(self) -> None:
         self.watcher.close()
@@ -153,7 +148,7 @@ class Flower:
         """Wait for what happens next."""
         idle_at = self._clock() + IDLE
         while True:
-            if self._adopt():
+            if self.adopt():
                 return Tick(), b""
             self._send_again()
             if self._ready:
@@ -177,7 +172,7 @@ class Flower:
             if (found := self._taken(identity, reply)) is not None:
                 return found
 
-    def _adopt(self) -> bool:
+    def adopt(self) -> bool:
         """Take over who is there; True when the loop should know."""
         if self.watcher.seen is None:
             return False
@@ -238,7 +233,7 @@ class Flower:
         except WireError as error:
             return self._lost(identity, str(error)), b""
         del self.flights[identity]
-        self.metrics[update.job] = metrics(reply.content)
+        self.numbers = metrics(reply.content)
         return Arrival(flight.job, dataclasses.replace(update, wire_bytes=size), flight.sent), payload
 
     def _lost(self, identity: str, reason: str) -> Event:
