@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import tomllib
@@ -13,6 +14,9 @@ from tests.deploy.double import Double, unreliable
 
 from offbeat.deploy import apps
 from offbeat.deploy.server import replay, serve
+from offbeat.errors import ConfigError, RunFolderError
+from offbeat.experiments import checkpoint
+from offbeat.experiments.api import execute
 from offbeat.experiments.config import parse
 
 BASE = """
@@ -60,3 +64,88 @@ def test_failures_free_the_client_and_are_logged(tmp_path: pathlib.Path) -> None
     reasons = {line["reason"] for line in lines if "lost" in line}
     assert "the node is gone: by chance" in reasons
     assert replay(tmp_path / "run").same
+
+
+TOP = '[compression.upload]\nname = "top-k"\nrate = 0.1\n'
+CASES = {
+    "prox": ('[algorithm]\nname = "fedbuff"\n', '[client]\nname = "prox"\nmu = 0.1\n', "buffered", ""),
+    "scaffold": ('[algorithm]\nname = "fedbuff"\n', '[client]\nname = "scaffold"\n', "buffered", ""),
+    "dyn": ('[algorithm]\nname = "feddyn"\nalpha = 0.1\n', '[client]\nname = "dyn"\nalpha = 0.1\n', "buffered", ""),
+    "top-k": ('[algorithm]\nname = "fedbuff"\n', "", "buffered", "[compression]\nerror_feedback = true\n" + TOP),
+    "qsgd": ('[algorithm]\nname = "fedbuff"\n', "", "keep-busy", '[compression.upload]\nname = "qsgd"\nbits = 8\n'),
+    "both ways": (
+        '[algorithm]\nname = "fedbuff"\n', "", "buffered",
+        '[compression.upload]\nname = "uniform"\n[compression.download]\nname = "uniform"\n',
+    ),
+    "anarchic": ('[algorithm]\nname = "afa-cd"\neta = 0.5\n', "", "anarchic", ""),
+    "disk": ('[algorithm]\nname = "mifa"\neta = 0.3\n[algorithm.memory]\nname = "disk"\n', "", "buffered", ""),
+    "bits": ('[algorithm]\nname = "mf-ca2fl"\neta = 0.5\nbits = 4\n', "", "buffered", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rules_codes_and_memories_with_real_clients(case: str, tmp_path: pathlib.Path) -> None:
+    """Each learns, and is replayed to the last bit; a code's bytes are those that were sent."""
+    algorithm, client, dispatch, more = CASES[case]
+    busy = "" if dispatch == "anarchic" else "concurrency = 4\n"
+    base = BASE if not client else BASE[: BASE.index("[client]")] + client + "lr = 0.1\nepochs = 2\nbatch_size = 32\n"
+    text = base + algorithm + f'[dispatch]\nname = "{dispatch}"\n{busy}buffer = 2\n' + more
+    result = serve(parse(tomllib.loads(text)), grid(text), tmp_path / "run", patience=20.0)
+    assert result.accuracy > 0.6
+    assert replay(tmp_path / "run").same
+    whole = 4 * 650
+    bytes_up = result.summary["bytes_up"] / result.summary["updates"]
+    expected = {"scaffold": 2 * whole, "top-k": 0.2 * whole, "qsgd": whole / 4, "both ways": whole / 4}
+    assert bytes_up == pytest.approx(expected.get(case, whole), abs=250), "the head of a payload is small"
+
+
+def test_clients_of_equal_speed_are_the_simulation(tmp_path: pathlib.Path) -> None:
+    """One client: there is no order of arrivals that could differ."""
+    text = toml('[algorithm]\nname = "fedasync"\n[dispatch]\nname = "per-arrival"\nconcurrency = 1\n')
+    text = text.replace("clients = 4", "clients = 1")
+    real = serve(parse(tomllib.loads(text)), grid(text, 1), tmp_path / "run")
+    simulated = execute(parse(tomllib.loads('executor = "sequential"\n' + text)))
+    assert torch.equal(real.x, simulated.x)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that nobody closes
+def test_a_killed_server_goes_on_at_the_same_version(tmp_path: pathlib.Path) -> None:
+    text = toml('[algorithm]\nname = "ca2fl"\neta = 0.5\n[dispatch]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n')
+    experiment = parse(tomllib.loads(text))
+    double, calls = grid(text), itertools.count()
+
+    def kill(glance: object) -> None:
+        if next(calls) == 2:
+            raise MemoryError("as good as kill -9: nothing is tidied up")
+
+    with pytest.raises(MemoryError):
+        serve(experiment, double, tmp_path / "run", watch=kill)
+    state = checkpoint.load(tmp_path / "run" / "checkpoint", "cpu")
+    assert state is not None
+    version = state["loop"]["algorithm"]["version"]
+    assert 0 < version < 16
+    assert replay(tmp_path / "run").version == version
+    result = serve(experiment, grid(text, first=5000), tmp_path / "run")
+    assert result.summary["rounds"] == 16
+    versions = [line["version"] for line in result.metrics]
+    assert versions == sorted(set(versions))
+    assert replay(tmp_path / "run").same
+    with pytest.raises(RunFolderError, match="is finished"):
+        serve(experiment, grid(text), tmp_path / "run")
+
+
+def test_what_cannot_be_deployed_is_refused(tmp_path: pathlib.Path) -> None:
+    text = toml('[algorithm]\nname = "afga"\n[dispatch]\nname = "rounds"\nconcurrency = 4\n').replace(
+        "epochs = 2", "steps = 2"
+    )
+    with pytest.raises(ConfigError, match="talk to the server alone"):
+        serve(parse(tomllib.loads(text)), grid(text), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_client_app_that_raises_tells_why(tmp_path: pathlib.Path) -> None:
+    text = toml('[algorithm]\nname = "fedbuff"\n[dispatch]\nname = "keep-busy"\nconcurrency = 2\nbuffer = 1\n')
+    double = Double(apps.client, [{"partition-id": 0}, {"data": "nowhere:load"}], {"experiment": json.dumps(text)})
+    serve(parse(tomllib.loads(text)), double, tmp_path / "run")
+    lines = (tmp_path / "run" / "trips.jsonl").read_text()
+    assert "the client app raised an exception: ConfigError: data: 'nowhere:load': No module named 'nowhere'" in lines

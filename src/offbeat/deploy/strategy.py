@@ -245,7 +245,7 @@ class Session:
             _LOG.info("version %d, server: %s", version, found)
 
     def _test_on_clients(self, version: int) -> None:
-        """Ask some clients in turn; one that is at work answers when it is through.  The last version is always asked."""
+        """Ask some clients in turn; one at work answers when it is through.  The last version is always asked about."""
         there = sorted(self.nodes.online if version == self.rounds else self.nodes.available)
         turn = [c for c in there if c >= self._tested] + [c for c in there if c < self._tested]
         for client in turn[: self.strategy.evaluate_clients]:
