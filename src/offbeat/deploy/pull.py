@@ -12,7 +12,7 @@ import heapq
 import queue
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -59,13 +59,7 @@ class Puller:
     def close(self) -> None:
         with self._change:
             self._ended = True
-            self._since.clear()
             self._change.notify_all()
-        while any(thread.is_alive() for thread in self._threads):
-            with contextlib.suppress(queue.Empty):  # a thread may wait for room
-                self.found.get(timeout=0.05)
-            if all(not t.is_alive() or t.daemon for t in self._threads):
-                break
 
     def _work(self) -> None:
         while (message := self._next()) is not None:
@@ -76,11 +70,18 @@ class Puller:
                 continue
             self._failing = None
             for reply in replies:
-                self.found.put((message, reply))
+                self._put((message, reply))
             if replies:
                 self.forget(message)
             else:
                 self._again(message)
+
+    def _put(self, found: Found) -> None:
+        """Wait for room, unless nobody takes anything out any more."""
+        while not self._ended:
+            with contextlib.suppress(queue.Full):
+                self.found.put(found, timeout=1.0)
+                return
 
     def _next(self) -> str | None:
         """Wait for the next message that is due."""
@@ -106,7 +107,7 @@ class Puller:
         now = time.monotonic()
         self._failing = self._failing or now
         if now - self._failing > self.patience:
-            self.found.put((message, error))
+            self._put((message, error))
         else:
             time.sleep(SOONEST)
             self._again(message)
@@ -115,7 +116,7 @@ class Puller:
 class Watcher:
     """Asks who is there, every now and then, in a thread of its own."""
 
-    def __init__(self, grid: Grid, changed: Any, every: float = 2.0) -> None:
+    def __init__(self, grid: Grid, changed: Callable[[], None], every: float = 2.0) -> None:
         self.grid, self.changed, self.every = grid, changed, every
         self.seen: frozenset[int] | None = None
         self._end = threading.Event()

@@ -1,0 +1,178 @@
+"""The parts by themselves: payloads, places of nodes, fetching."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.deploy import stock
+from tests.deploy.double import Double
+
+from offbeat.compression import CODECS, Compression, Raw, TopK
+from offbeat.deploy import pull, wire
+from offbeat.deploy.nodes import Nodes
+from offbeat.messages import Job, Update
+from offbeat.vector import Layout
+
+LAYOUT = Layout(("w", "b"), (torch.Size((30, 10)), torch.Size((10,))))
+
+
+def job(x: torch.Tensor, **more: object) -> Job:
+    return Job(id=7, client=2, version=3, x=x, steps=5, seed=2**63 + 11, rate=0.5, **more)  # type: ignore[arg-type]
+
+
+@given(st.dictionaries(st.text(max_size=5), st.binary(max_size=40), max_size=4), st.integers(0, 2**70))
+def test_a_payload_comes_back(parts: dict[str, bytes], number: int) -> None:
+    head, found = wire.unpack(wire.pack({"job": number}, parts))
+    assert head == {"job": number}
+    assert found == parts
+
+
+@given(st.binary(max_size=60))
+def test_what_is_no_payload_is_refused(body: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.unpack(body)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_what_the_server_reads_is_what_the_code_carries(name: str) -> None:
+    codec, rng = CODECS[name](), torch.Generator().manual_seed(0)
+    x, delta = (torch.randn(LAYOUT.dim, generator=rng) for _ in range(2))
+    asked = job(x)
+    update = Update(job=7, client=2, version=3, delta=delta, steps=5, examples=40, wire_bytes=0, extra={"c": x})
+    payload = wire.encode_update(update, codec, LAYOUT, asked)
+    found = wire.decode_update(payload, codec, LAYOUT, asked)
+    assert torch.equal(found.delta, codec.carry(delta, LAYOUT, asked.seed))
+    assert torch.equal(found.extra["c"], x)
+    assert (found.steps, found.examples, found.wire_bytes) == (5, 40, len(payload))
+    head = len(payload) - codec.size(LAYOUT) - 4 * LAYOUT.dim
+    assert 0 < head < 200, "what travels is the code and a small head"
+    for other in (job(x[:-1]), Job(8, 2, 3, x, 5, 0), Job(7, 2, 4, x, 5, 0)):
+        with pytest.raises(wire.WireError):
+            wire.decode_update(payload, codec, LAYOUT, other)
+    with pytest.raises(wire.WireError, match="bytes"):
+        wire.decode_update(payload[:-1], codec, LAYOUT, asked)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_job_comes_to_the_client_as_it_was_sent(name: str) -> None:
+    flat = wire.Flat(LAYOUT, Compression(download=CODECS[name]()))
+    x = flat.outgoing(torch.randn(LAYOUT.dim, generator=torch.Generator().manual_seed(1)), 3)
+    asked = job(x, extra={"c": torch.ones(4)}, compression_rate=0.25)
+    for told in (flat, wire.Flat(LAYOUT, Compression(download=CODECS[name]()))):  # the other has forgotten the code
+        found = flat.job(told.content(asked))
+        assert torch.equal(found.x, x)
+        assert torch.equal(found.extra["c"], torch.ones(4))
+        assert (found.id, found.client, found.version, found.seed) == (7, 2, 3, asked.seed)
+        assert (found.steps, found.rate, found.compression_rate) == (5, 0.5, 0.25)
+
+
+def test_one_model_is_one_object() -> None:
+    """Two jobs of a version share the very array, so that Flower sends it once."""
+    flat = wire.Flat(LAYOUT, Compression())
+    x = torch.zeros(LAYOUT.dim)
+    one, other = (flat.content(Job(n, n, 3, x, 1, n)).array_records[wire.MODEL] for n in (1, 2))
+    assert one["x"].object_id == other["x"].object_id
+    assert len(one) == 1
+
+
+def test_a_flat_update_is_recognised_among_named_arrays() -> None:
+    initial = ArrayRecord(stock.net().state_dict())
+    named = wire.Named(initial, ConfigRecord({"lr": 0.1}), Compression(upload=TopK(rate=0.1)))
+    asked = job(named.x)
+    content = named.content(asked)
+    assert content["config"] == ConfigRecord({"lr": 0.1, "server-round": 4})
+    delta = torch.zeros_like(named.x)
+    delta[:5] = 1.0
+    update = Update(job=7, client=2, version=3, delta=delta, steps=5, examples=40, wire_bytes=0)
+    payload = wire.encode_update(update, named.codec, named.layout, asked)
+    reply = RecordDict({wire.UPDATE: ArrayRecord({"payload": wire.raw_array(payload)})})
+    body, size = named.payload(asked, reply)
+    assert size == len(payload) < 0.3 * 4 * named.layout.dim
+    assert torch.equal(named.read(asked, body).delta, delta)
+    plain = RecordDict({"arrays": named.arrays(named.x + delta, None), "metrics": MetricRecord({"num-examples": 9})})
+    body, size = named.payload(asked, plain)
+    found = named.read(asked, body)
+    assert torch.allclose(found.delta, delta, atol=1e-6)
+    assert (found.examples, size > 4 * named.layout.dim) == (9, True)
+    assert not isinstance(named.codec, Raw)
+
+
+def test_places_of_nodes() -> None:
+    nodes = Nodes(3)
+    assert nodes.adopt([50, 40])
+    assert nodes.client_of == {40: 0, 50: 1}
+    assert not nodes.adopt([40, 50])
+    assert nodes.adopt([50, 60, 70])
+    assert nodes.online == {1, 2, 0}, "70 takes the place of 40, which has gone"
+    assert nodes.node_of(0) == 70
+    assert not nodes.adopt([50, 60, 70, 80])
+    assert nodes.waiting == [80]
+    nodes.adopt([60, 70, 90], busy=[1])
+    assert nodes.node_of(1) == 50, "a job is still out there"
+    assert nodes.waiting == [90]
+    again = Nodes(3)
+    again.load_state_dict(nodes.state_dict())
+    assert again.client_of == nodes.client_of
+
+
+def test_a_slow_uplink_holds_up_nobody() -> None:
+    """One reply takes two seconds to come over the line; thirty others are there long before."""
+    double = Double(stock.app, [])
+    plain = double.pull_messages
+
+    def slow(message_ids: Iterable[str]) -> list[Message]:
+        (identity,) = message_ids
+        if identity == "slow":
+            time.sleep(2.0)
+        return plain([identity])
+
+    double.pull_messages = slow  # type: ignore[method-assign]
+    puller = pull.Puller(double)
+    reply = Message(RecordDict(), 1, "train")
+    names = ["slow", *(f"m{n}" for n in range(30))]
+    double.replies = {name: [reply] for name in names}
+    started = time.monotonic()
+    for name in names:
+        puller.watch(name)
+    found = [puller.found.get(timeout=5)[0] for _ in range(30)]
+    assert time.monotonic() - started < 1.5
+    assert "slow" not in found
+    assert puller.found.get(timeout=5)[0] == "slow"
+    puller.close()
+
+
+def test_replies_that_nobody_takes_do_not_pile_up() -> None:
+    double = Double(stock.app, [])
+    puller = pull.Puller(double)
+    for n in range(200):
+        double.replies[f"m{n}"] = [Message(RecordDict(), 1, "train")]
+        puller.watch(f"m{n}")
+    time.sleep(0.5)
+    assert len(double.replies) >= 200 - 3 * pull.THREADS
+    puller.close()
+    deadline = time.monotonic() + 5
+    while any(t.name == "offbeat-pull" for t in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_superlink_that_is_away_for_a_moment_is_waited_for() -> None:
+    double = Double(stock.app, [])
+    double.down = True
+    puller = pull.Puller(double, patience=0.5)
+    double.replies["m"] = [Message(RecordDict(), 1, "train")]
+    puller.watch("m")
+    time.sleep(0.2)
+    double.down = False
+    assert puller.found.get(timeout=5)[1] is not None
+    double.down = True
+    puller.watch("n")
+    assert isinstance(puller.found.get(timeout=5)[1], ConnectionError)
+    puller.close()
