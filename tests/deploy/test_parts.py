@@ -9,13 +9,14 @@ from collections.abc import Iterable
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.deploy import stock
 from tests.deploy.double import Double
 
-from offbeat.compression import CODECS, Compression, Raw, TopK
-from offbeat.deploy import pull, wire
+from offbeat.compression import CODECS, Compression, TopK
+from offbeat.deploy import coded_reply, pull, wire
 from offbeat.deploy.nodes import Nodes
 from offbeat.messages import Job, Update
 from offbeat.vector import Layout
@@ -87,21 +88,21 @@ def test_a_flat_update_is_recognised_among_named_arrays() -> None:
     named = wire.Named(initial, ConfigRecord({"lr": 0.1}), Compression(upload=TopK(rate=0.1)))
     asked = job(named.x)
     content = named.content(asked)
-    assert content["config"] == ConfigRecord({"lr": 0.1, "server-round": 4})
+    assert dict(content["config"]) == {"lr": 0.1, "server-round": 4, wire.ASKED: f"7 3 {asked.seed}"}
     delta = torch.zeros_like(named.x)
     delta[:5] = 1.0
-    update = Update(job=7, client=2, version=3, delta=delta, steps=5, examples=40, wire_bytes=0)
-    payload = wire.encode_update(update, named.codec, named.layout, asked)
-    reply = RecordDict({wire.UPDATE: ArrayRecord({"payload": wire.raw_array(payload)})})
-    body, size = named.payload(asked, reply)
-    assert size == len(payload) < 0.3 * 4 * named.layout.dim
-    assert torch.equal(named.read(asked, body).delta, delta)
+    trained = named.arrays(named.x + delta, None)
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    message = Message(content, 1, "train")
+    coded = coded_reply(message, trained, MetricRecord({"num-examples": 9}), TopK(rate=0.1)).content
+    body, size = named.payload(asked, coded)
+    assert size == len(body) < 0.3 * 4 * named.layout.dim
+    assert torch.allclose(named.read(asked, body).delta, delta, atol=1e-6)
     plain = RecordDict({"arrays": named.arrays(named.x + delta, None), "metrics": MetricRecord({"num-examples": 9})})
     body, size = named.payload(asked, plain)
     found = named.read(asked, body)
     assert torch.allclose(found.delta, delta, atol=1e-6)
     assert (found.examples, size > 4 * named.layout.dim) == (9, True)
-    assert not isinstance(named.codec, Raw)
 
 
 def test_places_of_nodes() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
 
 from offbeat.clients import BUFFERS
@@ -26,6 +26,7 @@ from offbeat.seeds import key
 from offbeat.vector import Layout
 
 MODEL, JOB, UPDATE = "offbeat.model", "offbeat.job", "offbeat.update"
+ASKED = "offbeat-job"  # number, version and seed of a job, in the config of a message to any app
 KEPT = 4  # versions whose coded model is kept
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # how torch names them
 
@@ -203,7 +204,8 @@ class Named(Dialect):
         return ArrayRecord({name: Array(views[name].numpy().astype(self.dtypes[name])) for name in self.names})
 
     def content(self, job: Job) -> RecordDict:
-        config = ConfigRecord({**self.config, "server-round": job.version + 1})
+        told = {"server-round": job.version + 1, ASKED: f"{job.id} {job.version} {job.seed}"}
+        config = ConfigRecord({**self.config, **told})
         return RecordDict({"arrays": self.arrays(job.x, job.extra.get(BUFFERS)), "config": config})
 
     def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:
@@ -218,14 +220,31 @@ class Named(Dialect):
                                strict=True):  # fmt: skip
             if values[name].shape != tuple(shape):
                 raise WireError(f"{name} came back as {values[name].shape}, not {tuple(shape)}")
+        return self.encode(job, values, Raw(), metrics(reply)), arrays.count_bytes()
+
+    def encode(self, job: Job, values: Mapping[str, Any], codec: Codec, numbers: Mapping[str, Any]) -> bytes:
+        """Trained arrays as the payload of an update."""
         delta = self._flat(values, self.layout) - job.x.cpu()
         extra = {BUFFERS: self._flat(values, self.buffers)} if self.b is not None else {}
-        numbers = metrics(reply)
         update = Update(
             job=job.id, client=job.client, version=job.version, delta=delta, steps=int(numbers.get("steps", 1)),
             examples=int(numbers.get("num-examples", 1)), wire_bytes=0, extra=extra,
         )  # fmt: skip
-        return encode_update(update, Raw(), self.layout, job), arrays.count_bytes()
+        return encode_update(update, codec, self.layout, job)
+
+
+def coded_reply(message: Message, trained: ArrayRecord, numbers: MetricRecord, codec: Codec) -> Message:
+    """What a client app under `AsyncStrategy` may return instead of its arrays: the coded change of them.
+
+    The strategy must have been given the same code, as `compression=Compression(upload=codec)`.
+    """
+    content = message.content
+    named = Named(content.array_records["arrays"], ConfigRecord(), Compression(upload=codec))
+    number, version, seed = map(int, str(content.config_records["config"][ASKED]).split())
+    job = Job(id=number, client=0, version=version, x=named.x, steps=0, seed=seed)
+    payload = named.encode(job, {name: array.numpy() for name, array in trained.items()}, codec, numbers)
+    arrays = ArrayRecord({"payload": raw_array(payload)})
+    return Message(RecordDict({UPDATE: arrays, "metrics": numbers}), reply_to=message)
 
 
 def _layout(values: Mapping[str, Any], names: list[str]) -> Layout:
