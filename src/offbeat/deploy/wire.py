@@ -204,8 +204,8 @@ class Named(Dialect):
         return ArrayRecord({name: Array(views[name].numpy().astype(self.dtypes[name])) for name in self.names})
 
     def content(self, job: Job) -> RecordDict:
-        told = {"server-round": job.version + 1, ASKED: f"{job.id} {job.version} {job.seed}"}
-        config = ConfigRecord({**self.config, **told})
+        asked = f"{job.id} {job.version} {job.seed}"
+        config = ConfigRecord({**self.config, "server-round": job.version + 1, ASKED: asked})
         return RecordDict({"arrays": self.arrays(job.x, job.extra.get(BUFFERS)), "config": config})
 
     def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:
