@@ -144,6 +144,8 @@ def stored(folder: pathlib.Path) -> Experiment:
 
 def continue_(experiment: Experiment, folder: pathlib.Path, data_dir: Path | None, watch: Watch | None) -> Result:
     """Go on with an experiment in its folder."""
+    if (folder / "trips.jsonl").is_file():
+        raise RunFolderError(f"{folder} is of a deployment; the `offbeat deploy` that began it goes on with it")
     if (folder / "summary.json").is_file():
         raise RunFolderError(f"{folder} is finished: {read_json(folder / 'summary.json')['rounds']} rounds")
     with interruptible() as interrupted:
