@@ -59,7 +59,7 @@ def local(
     from offbeat.deploy.server import assemble, is_begun
     from offbeat.deploy.submission import Order
     from offbeat.experiments import config
-    from offbeat.experiments.drive import interruptible
+    from offbeat.experiments.interrupt import interruptible
 
     table = read_table(file, assignments)
     if "variants" in table:
@@ -83,6 +83,73 @@ def local(
     _conclude(console, folder, stem(file), quiet)
 
 
+@deploy.command()
+@click.argument("place", metavar="DIR", type=click.Path(path_type=pathlib.Path))
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Name or address under which clients find the server."
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="Port that clients call.")
+@click.option("--nodes", type=click.IntRange(min=1), default=2, show_default=True)
+def init(place: pathlib.Path, host: str, port: int, nodes: int) -> None:
+    """Write certificates, keys and one folder for each machine of a deployment."""
+    from offbeat.deploy import bundle
+
+    bundle.init(place, host, port, nodes)
+    click.echo(
+        f"server   {place / 'server'}: edit experiment.toml, then: offbeat deploy server {place / 'server'}\n"
+        f"clients  {place / 'client-0'} …: each on its machine: offbeat deploy client DIR --data my_module:load\n"
+        f"keep     {place / 'ca.key'}: to yourself"
+    )
+
+
+@deploy.command()
+@click.argument("place", metavar="DIR", type=click.Path(path_type=pathlib.Path))
+@click.option("--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT",
+              help="Where the SuperLink listens; whoever reaches it rules it.")  # fmt: skip
+@data_dir_option
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def server(place: pathlib.Path, listen: str, data_dir: pathlib.Path | None, quiet: bool) -> None:
+    """Run the experiment of a server's folder to its end, whatever dies meanwhile.
+
+    The same command goes on with a run that was interrupted.
+    """
+    from offbeat.deploy.bundle import EXPERIMENT, ServerBundle
+    from offbeat.deploy.durable import serve_forever
+    from offbeat.deploy.server import assemble, is_begun
+    from offbeat.deploy.submission import Order
+    from offbeat.experiments import config
+    from offbeat.experiments.interrupt import interruptible
+
+    bundle = ServerBundle(place)
+    experiment = config.parse(read_table(str(place / EXPERIMENT), ()))
+    order = Order(config.dump(experiment), place / "run", data_dir, place)
+    is_begun(order.out, assemble(experiment, str(data_dir) if data_dir else None))
+    console = Console()
+    with _display(console, place.resolve().name, quiet) as (watch, tell), interruptible() as interrupted:
+        done = serve_forever(bundle, _address(listen), order, interrupted, watch, tell)
+    if not done:
+        click.echo(f"interrupted; go on with: offbeat deploy server {shlex.quote(str(place))}", err=True)
+        sys.exit(INTERRUPTED)
+    _conclude(console, order.out, place.resolve().name, quiet)
+
+
+@deploy.command()
+@click.argument("place", metavar="DIR", type=click.Path(path_type=pathlib.Path))
+@click.option(
+    "--data", metavar="MODULE:FUNCTION", help="Makes this node's data (default: its part of the experiment's)."
+)
+@data_dir_option
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def client(place: pathlib.Path, data: str | None, data_dir: pathlib.Path | None, quiet: bool) -> None:
+    """Take part in a deployment, with a client's folder, until stopped."""
+    from offbeat.deploy.bundle import ClientBundle
+    from offbeat.deploy.node import keep_node
+    from offbeat.experiments.interrupt import interruptible
+
+    with interruptible() as interrupted:
+        keep_node(ClientBundle(place), data, data_dir, interrupted, lambda text: None if quiet else click.echo(text))
+
+
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=pathlib.Path))
 @data_dir_option
@@ -95,6 +162,13 @@ def replay(folder: pathlib.Path, data_dir: pathlib.Path | None) -> None:
     same = "the same, bit for bit" if result.same else "not the same"
     click.echo(f"version {result.version}, {result.updates} updates: x is {same}")
     sys.exit(0 if result.same else 1)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"{text!r}: expected HOST:PORT, such as 127.0.0.1:8000", key="--listen")
+    return host, int(port)
 
 
 def _need_flower() -> None:

@@ -8,22 +8,19 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 
 from offbeat.deploy.flower import Link, environment, program
 from offbeat.deploy.processes import Program, Programs, await_port, free_ports
 from offbeat.deploy.submission import Losses, Order, State, Submission
+from offbeat.deploy.tell import Said, Tell
 from offbeat.errors import OffbeatError
 from offbeat.experiments.run import Watch
 
 START_SECONDS = 120.0  # for the SuperLink to listen
 LOOK_SECONDS = 0.2
-SHOWN = 3  # how often the same failure is told
 
 
-def federate(
-    order: Order, clients: int, interrupted: threading.Event, watch: Watch, tell: Callable[[str], None]
-) -> bool:
+def federate(order: Order, clients: int, interrupted: threading.Event, watch: Watch, tell: Tell) -> bool:
     """Run to the end (True), or until interrupted (False): the folder can be gone on with.
 
     `tell` is given what the user should know while the run goes on.  Nothing is left running, whatever happens.
@@ -59,19 +56,17 @@ class _Federation:
             self._node(client)
         self.submission = Submission(self.link, order)
 
-    def run(self, interrupted: threading.Event, watch: Watch, tell: Callable[[str], None]) -> bool:
-        losses, told = Losses(self.order.out), dict[str, int]()
+    def run(self, interrupted: threading.Event, watch: Watch, tell: Tell) -> bool:
+        losses, said = Losses(self.order.out), Said(tell)
         while not interrupted.is_set():
             for dead in self.programs.look():
                 if dead is self.superlink:
-                    raise OffbeatError(f"the SuperLink has ended; its last words:\n{dead.tail()}")
+                    raise OffbeatError(f"the SuperLink has ended; its last words:\n{dead.last_words()}")
                 tell(f"{dead.name} has ended; it will be started again")
             for text in losses.news():
-                told[text] = told.get(text, 0) + 1
-                if told[text] <= SHOWN:
-                    tell(text)
+                said(text)
                 if not losses.arrived and len(losses.clients) == self.clients:
-                    raise OffbeatError(f"every client has failed, the last one like this: {text}")
+                    raise OffbeatError(f"every client has failed; {text}")
             state = self.submission.look()
             if (glance := self.submission.glance) is not None:
                 watch(glance)

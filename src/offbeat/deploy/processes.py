@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,10 @@ from offbeat.errors import OffbeatError
 GRACE = 8.0  # seconds between SIGTERM and SIGKILL
 SHORTEST, LONGEST = 2.0, 60.0  # seconds before a program is started again, doubled as long as it keeps dying young
 STEADY = 60.0  # seconds after which it counts as well
+TAIL = 60  # lines of a log in which an error is looked for
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_CHATTER = ("INFO", "For more information")
 
 
 @dataclass
@@ -89,11 +93,14 @@ class Program:
             return False
         return True
 
-    def tail(self, lines: int = 12) -> str:
-        """The last words."""
+    def last_words(self, lines: int = 8) -> str:
+        """The end of its log, from the last error on where there is one."""
         if not self.log.is_file():
             return ""
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        text = _COLOUR.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
+        said = [line for line in text.splitlines()[-TAIL:] if line.strip(" \t") and not line.startswith(_CHATTER)]
+        errors = [place for place, line in enumerate(said) if "ERROR" in line]
+        return "\n".join(said[errors[-1] :][:lines] if errors else said[-lines:])
 
 
 class Programs:
@@ -138,7 +145,7 @@ def await_port(program: Program, port: int, seconds: float, host: str = "127.0.0
             return
         time.sleep(0.1)
     what = f"does not listen on port {port} after {seconds:g} s" if program.running else "has ended"
-    raise OffbeatError(f"{program.name} {what}; its last words:\n{program.tail()}")
+    raise OffbeatError(f"{program.name} {what}; its last words:\n{program.last_words()}")
 
 
 def free_ports(count: int) -> list[int]:
