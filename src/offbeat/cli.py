@@ -7,56 +7,35 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
 
-from offbeat.errors import ConfigError, OffbeatError, nearest
+from offbeat.cli_common import (
+    INTERRUPTED,
+    Group,
+    data_dir_option,
+    modules_of,
+    new_folder,
+    out_option,
+    read_table,
+    set_option,
+    stem,
+)
+from offbeat.cli_deploy import deploy, replay
+from offbeat.errors import ConfigError, nearest
 from offbeat.version import __version__
-
-INTERRUPTED = 130
-
-
-class Group(click.Group):
-    """Offbeat's errors become one message and exit status 2; a mistyped command gets a hint."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            _fail(f"unknown command {args[0]!r}; {nearest(args[0], self.list_commands(ctx))}")
-        return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except OffbeatError as error:
-            _fail(str(error))
-        except KeyboardInterrupt:
-            click.echo("offbeat: interrupted", err=True)
-            sys.exit(INTERRUPTED)
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"offbeat: {message}", err=True)
-    sys.exit(2)
-
-
-def _data_dir(command: Any) -> Any:
-    return click.option(
-        "--data-dir", type=click.Path(path_type=pathlib.Path), envvar="OFFBEAT_DATA",
-        help="Where data sets lie (also: OFFBEAT_DATA).",
-    )(command)  # fmt: skip
 
 
 def _settings(command: Any) -> Any:
     """Options that change an experiment."""
     for option in (
-        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Override a key; repeatable."),
         click.option("--device", type=click.Choice(["cpu", "cuda"])),
         click.option("--executor", type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes"])),
     ):
         command = option(command)
-    return _data_dir(command)
+    return data_dir_option(set_option(command))
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -65,11 +44,15 @@ def main() -> None:
     """Federated learning in which every client keeps its own time."""
 
 
+main.add_command(deploy)
+main.add_command(replay)
+
+
 @main.command()
 @click.argument("file")
 @_settings
 @click.option("--seed", type=int, help="Seed of everything random.")
-@click.option("--out", type=click.Path(path_type=pathlib.Path), help="Run folder (default: a new one under runs/).")
+@out_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def run(
     file: str,
@@ -85,20 +68,20 @@ def run(
     from offbeat.experiments import api, config
     from offbeat.experiments.progress import Display
 
-    table = _table(file, assignments, device=device, executor=executor, seed=seed)
+    table = read_table(file, assignments, device=device, executor=executor, seed=seed)
     if "variants" in table:
         raise ConfigError(f"{file} describes several variants; run it with: offbeat sweep {shlex.quote(file)}")
     experiment = config.parse(table)
-    folder = out or _new_folder(file, f"seed{experiment.seed}")
+    folder = out or new_folder(file, f"seed{experiment.seed}")
     console = Console()
-    with Display(console, _stem(file), quiet) as display:
-        result = api.execute(experiment, out=folder, data_dir=data_dir, modules=_modules(file), watch=display.watch)
-    _conclude(console, result, _stem(file), quiet)
+    with Display(console, stem(file), quiet) as display:
+        result = api.execute(experiment, out=folder, data_dir=data_dir, modules=modules_of(file), watch=display.watch)
+    _conclude(console, result, stem(file), quiet)
 
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=pathlib.Path))
-@_data_dir
+@data_dir_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, quiet: bool) -> None:
     """Go on with an interrupted run."""
@@ -134,10 +117,10 @@ def sweep(
     from offbeat.experiments.sweep import Cell, Sweep
     from offbeat.report import plots, tables
 
-    table = _table(file, assignments, device=device, executor=executor)
+    table = read_table(file, assignments, device=device, executor=executor)
     plan = Sweep.plan(table, grid, _seeds(seeds))
     plan.check(data_dir)
-    folder = out or _new_folder(file, "sweep")
+    folder = out or new_folder(file, "sweep")
     console = Console()
     ended: dict[str, dict[str, Any]] = {}
     display: list[Display] = []
@@ -151,7 +134,7 @@ def sweep(
         return [all_.watch(place, show) for place in range(len(cells))]
 
     try:
-        for cell, summary in plan.run(folder, data_dir, watch, _modules(file)):
+        for cell, summary in plan.run(folder, data_dir, watch, modules_of(file)):
             if summary is None:
                 break
             ended[cell.folder] = summary
@@ -244,7 +227,7 @@ def partition(
     from offbeat.experiments import config
     from offbeat.report import plots
 
-    table = _table(file, assignments, device=device, executor=executor, seed=seed)
+    table = read_table(file, assignments, device=device, executor=executor, seed=seed)
     table.pop("variants", None)
     experiment = config.parse(table)
     data = experiment.data.load(place(data_dir), experiment.seed)
@@ -390,48 +373,11 @@ def peers(options: Sequence[str]) -> None:
     sys.exit(subprocess.run([sys.executable, str(script), *options], check=False).returncode)
 
 
-def _table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str, Any]:
-    """The experiment's table: the file or preset, then --set, then the flags that have names of their own."""
-    import tomllib
-
-    from offbeat.experiments import config
-    from offbeat.experiments.presets import text
-
-    if file.startswith("preset:"):
-        table = tomllib.loads(text(file.removeprefix("preset:")))
-    else:
-        table = config.read(pathlib.Path(file))
-        sys.path.insert(0, str(_modules(file)))
-    for assignment in assignments:
-        config.override(table, assignment)
-    return table | {name: value for name, value in flags.items() if value is not None}
-
-
-def _modules(file: str) -> pathlib.Path | None:
-    """Where the user's own modules are looked for: beside the file, or where the run of a config.toml had them."""
-    from offbeat.experiments.folder import Origin
-
-    if file.startswith("preset:"):
-        return None
-    folder = pathlib.Path(file).resolve().parent
-    return pathlib.Path(Origin.of(folder).modules or folder)
-
-
 def _seeds(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise ConfigError(f"{text!r}: expected whole numbers, such as 0,1,2", key="--seeds") from None
-
-
-def _stem(file: str) -> str:
-    return pathlib.Path(file.removeprefix("preset:")).stem
-
-
-def _new_folder(file: str, kind: str) -> pathlib.Path:
-    base = pathlib.Path("runs") / f"{_stem(file)}-{kind}"
-    tries = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 1_000_000))
-    return next(path for path in tries if not path.exists())
 
 
 def _conclude(console: Console, result: Any, label: str, quiet: bool) -> None:

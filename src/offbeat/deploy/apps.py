@@ -7,7 +7,6 @@ import pathlib
 import signal
 import threading
 import tomllib
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -22,26 +21,17 @@ client = ClientApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
+    from offbeat.deploy import progress
     from offbeat.deploy.server import serve
-    from offbeat.experiments.folder import write_json
 
     out, interrupted = pathlib.Path(str(context.run_config["out"])), threading.Event()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: interrupted.set())
 
-    def watch(glance: Any) -> None:
-        """For whoever looks at the folder from outside."""
-        line = glance.metrics[-1] if glance.metrics else {}
-        tally = glance.tally
-        write_json(
-            out / "progress.json",
-            {"version": tally.version, "rounds": glance.rounds, "updates": tally.updates, "lost": tally.lost,
-             "seconds": tally.virtual_seconds, "accuracy": line.get("accuracy"), "loss": line.get("loss")},
-        )  # fmt: skip
-
     serve(
         experiment(context), grid, out, interrupted=interrupted, data_dir=_text(context, "data-dir"),
-        least=int(context.run_config.get("least", 0)) or None, watch=watch,
+        modules=_text(context, "modules"), least=int(context.run_config.get("least", 0)) or None,
+        watch=lambda glance: progress.write(out, glance),
     )  # fmt: skip
 
 

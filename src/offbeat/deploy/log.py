@@ -57,6 +57,7 @@ class TripLog:
         if isinstance(event, Arrival):
             offset, digest = self._payloads.tell(), hashlib.sha256(payload).hexdigest()
             self._payloads.write(payload)
+            self._payloads.flush()
             self._write(
                 {"arrived": event.job.id, "bytes": event.update.wire_bytes, "offset": offset, "length": len(payload),
                  "sha256": digest, "at": at}
@@ -73,6 +74,7 @@ class TripLog:
 
     def _write(self, line: dict[str, Any]) -> None:
         self._trips.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+        self._trips.flush()  # it is read while the run goes on
 
 
 def read(folder: pathlib.Path) -> Iterator[dict[str, Any]]:

@@ -35,6 +35,7 @@ def serve(
     *,
     interrupted: threading.Event | None = None,
     data_dir: str | None = None,
+    modules: str | None = None,
     least: int | None = None,
     patience: float = 300.0,
     watch: Watch | None = None,
@@ -49,11 +50,9 @@ def serve(
     transport = Flower(grid, dialect, nodes, experiment.world.trip_timeout or TIMEOUT)
     run = Run(assembly, interrupted or threading.Event(), watch, out, _reality(assembly, transport, nodes, dialect))
     busy = least or min(nodes.clients, getattr(experiment.dispatch, "concurrency", nodes.clients))
-    begun = (out / "config.toml").is_file()
-    if begun and (out / "summary.json").is_file():
-        raise RunFolderError(f"{out} is finished")
+    begun = is_begun(out, assembly)
     if not begun:
-        run.open(out, resolved(experiment, assembly), Origin(data_dir))
+        run.open(out, resolved(experiment, assembly), Origin(data_dir, modules))
     transport.log = TripLog(out)
     try:
         if begun:
@@ -66,6 +65,17 @@ def serve(
     finally:
         transport.close()
         transport.log.close()
+
+
+def is_begun(out: pathlib.Path, assembly: Assembly) -> bool:
+    """Whether the folder holds this experiment, unfinished."""
+    if not (out / "config.toml").is_file():
+        return False
+    if (out / "summary.json").is_file():
+        raise RunFolderError(f"{out} is finished")
+    if resolved(assembly.experiment, assembly) != (out / "config.toml").read_text(encoding="utf-8"):
+        raise RunFolderError(f"{out} holds another experiment: compare its config.toml")
+    return True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,9 +16,10 @@ from offbeat.algorithms import Algorithm
 from offbeat.data import Augment, Dataset, Partition, Source
 from offbeat.engine import DISPATCHES, Dispatch
 from offbeat.errors import ConfigError, RunFolderError, nearest
-from offbeat.experiments.drive import alone, interruptible
+from offbeat.experiments.drive import alone
 from offbeat.experiments.experiment import Assembly, Data, Evaluation, Experiment
 from offbeat.experiments.folder import Origin, read_json
+from offbeat.experiments.interrupt import interruptible
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource
 from offbeat.experiments.run import Result, Run, Watch
 from offbeat.models import Model
@@ -144,6 +145,8 @@ def stored(folder: pathlib.Path) -> Experiment:
 
 def continue_(experiment: Experiment, folder: pathlib.Path, data_dir: Path | None, watch: Watch | None) -> Result:
     """Go on with an experiment in its folder."""
+    if (folder / "trips.jsonl").is_file():
+        raise RunFolderError(f"{folder} is of a deployment; the `offbeat deploy` that began it goes on with it")
     if (folder / "summary.json").is_file():
         raise RunFolderError(f"{folder} is finished: {read_json(folder / 'summary.json')['rounds']} rounds")
     with interruptible() as interrupted:

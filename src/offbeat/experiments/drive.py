@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from offbeat.engine import Executor
 from offbeat.engine.executors import arithmetic, threads
@@ -70,26 +68,3 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
 def _in_bulk(executor: Executor, tasks: Sequence[Task]) -> list[Outcome]:
     parts = (tasks[first : first + executor.bulk] for first in range(0, len(tasks), executor.bulk))
     return [trained for part in parts for trained in executor.train_all(part)]
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """The first Ctrl-C (or SIGTERM) sets the event, so that the run can end in good order; the second one kills."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handler(number: int, frame: object) -> None:
-        event.set()
-        for each, old in before.items():
-            signal.signal(each, old)
-
-    for number in before:
-        signal.signal(number, handler)
-    try:
-        yield event
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

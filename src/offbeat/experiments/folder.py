@@ -195,6 +195,18 @@ class RunFolder:
         _remove(self._new)
 
 
+def in_use(path: pathlib.Path) -> bool:
+    """Whether some process is at work in a run folder at this moment."""
+    try:
+        with (path / ".lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def _taken(path: pathlib.Path) -> bool:
     try:
         return path.exists() and (not path.is_dir() or any(path.iterdir()))

@@ -22,8 +22,9 @@ def headline(glance: Glance) -> str:
     tally = glance.tally
     accuracy = f"{100 * glance.metrics[-1]['accuracy']:.1f} %" if glance.metrics else "–"
     speed = tally.client_steps / tally.wall_seconds if tally.wall_seconds else 0.0
+    clock = "s" if glance.real else "s virtual"
     return (
-        f"{tally.virtual_seconds:,.0f} s virtual  acc {accuracy}  τ {tally.staleness_mean:.1f}/{tally.staleness_max}"
+        f"{tally.virtual_seconds:,.0f} {clock}  acc {accuracy}  τ {tally.staleness_mean:.1f}/{tally.staleness_max}"
         f"  {speed:,.0f} steps/s"
     )
 
@@ -34,6 +35,11 @@ def done(glance: Glance) -> float:
     if glance.virtual_limit:
         shares.append(glance.tally.virtual_seconds / glance.virtual_limit)
     return min(1.0, max(shares))
+
+
+def _tested(glance: Glance) -> int:
+    """The last version that was tested; -1 for none."""
+    return glance.metrics[-1]["version"] if glance.metrics else -1
 
 
 class _Bar(Progress):
@@ -83,7 +89,7 @@ class Display:
         self.console, self.label, self.quiet = console, label, quiet
         self.live = console.is_terminal and not quiet
         self._last = time.monotonic()
-        self._seen = 0
+        self._seen = -1  # version of the last test that was told
         self._bar = _Bar(
             TextColumn("[bold]{task.description}", markup=True),
             BarColumn(bar_width=20),
@@ -114,8 +120,8 @@ class Display:
                 f" of {glance.rounds:,}" if glance.virtual_limit is None else ""
             )
             self._bar.update(self._task, completed=done(glance), headline=headline(glance), version=version)
-        elif time.monotonic() - self._last > PLAIN_SECONDS and len(glance.metrics) > self._seen:
-            self._last, self._seen = time.monotonic(), len(glance.metrics)
+        elif time.monotonic() - self._last > PLAIN_SECONDS and (tested := _tested(glance)) != self._seen:
+            self._last, self._seen = time.monotonic(), tested
             share = done(glance)
             left = f"about {glance.tally.wall_seconds * (1 - share) / share:.0f} s left" if share else "just begun"
             self.console.print(

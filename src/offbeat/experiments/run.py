@@ -95,6 +95,7 @@ class Glance:
     rounds: int
     virtual_limit: float | None
     metrics: list[dict[str, Any]]
+    real: bool = False  # its seconds are those of the wall
 
 
 Watch = Callable[[Glance], None]
@@ -262,7 +263,7 @@ class Run:
 
     def _show(self) -> None:
         experiment = self.experiment
-        self.watch(Glance(self._timed(), experiment.rounds, experiment.virtual_seconds, self.metrics))
+        self.watch(Glance(self._timed(), experiment.rounds, experiment.virtual_seconds, self.metrics, self.careful))
 
     # How it ends -----------------------------------------------------------------------------------------------
 

@@ -13,9 +13,10 @@ from typing import Any
 from offbeat.errors import ConfigError, DivergenceError, RunFolderError
 from offbeat.experiments import api, config
 from offbeat.experiments.config import Table
-from offbeat.experiments.drive import interruptible, together
+from offbeat.experiments.drive import together
 from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.folder import read_json, write_json
+from offbeat.experiments.interrupt import interruptible
 from offbeat.experiments.run import Result, Watch
 
 TOGETHER = 16  # runs at once, most
