@@ -28,10 +28,10 @@ QUIET = {
 }
 """Nothing is sent to Flower's makers and nothing is installed; tasks are looked for often."""
 
-_APP = f"""\
+_APP = """\
 [project]
 name = "offbeat"
-version = "{__version__}"
+version = "{version}"
 description = "Asynchronous federated learning"
 license = "Apache-2.0"
 
@@ -39,16 +39,13 @@ license = "Apache-2.0"
 publisher = "offbeat"
 
 [tool.flwr.app.components]
-serverapp = "offbeat.deploy.apps:server"
-clientapp = "offbeat.deploy.apps:client"
+serverapp = "{module}:server"
+clientapp = "{module}:client"
 
 [tool.flwr.app.config]
-experiment = ""
-out = ""
-data-dir = ""
-modules = ""
-least = 0
 """
+# The config of runs of offbeat's own app:
+OWN: Mapping[str, str | int | float] = {"experiment": "", "out": "", "data-dir": "", "modules": "", "least": 0}
 
 
 def program(name: str) -> str:
@@ -78,6 +75,8 @@ class Link:
     address: str
     ca: pathlib.Path | None = None  # None: no TLS
     modules: Sequence[pathlib.Path] = field(default=())
+    app: str = "offbeat.deploy.apps"  # a module with `server` and `client`
+    config: Mapping[str, str | int | float] = field(default_factory=lambda: OWN)  # of its runs, unless told otherwise
 
     def prepare(self) -> None:
         """Write what `flwr` reads."""
@@ -85,7 +84,8 @@ class Link:
 
         how: dict[str, Any] = {"insecure": True} if self.ca is None else {"root-certificates": str(self.ca)}
         (self.home / "app").mkdir(parents=True, exist_ok=True)
-        (self.home / "app" / "pyproject.toml").write_text(_APP, encoding="utf-8")
+        text = _APP.format(version=__version__, module=self.app) + dumps(self.config)
+        (self.home / "app" / "pyproject.toml").write_text(text, encoding="utf-8")
         config = {"superlink": {"default": _NAME, _NAME: {"address": self.address, **how}}}
         (self.home / "config.toml").write_text(dumps(config), encoding="utf-8")
 
@@ -94,12 +94,10 @@ class Link:
         """What a client of this SuperLink is told."""
         return ["--insecure"] if self.ca is None else ["--root-certificates", str(self.ca)]
 
-    def submit(self, experiment: str, out: pathlib.Path, **more: str | int | None) -> str:
-        """Start a run of offbeat's app; its id."""
+    def submit(self, told: Mapping[str, str | int | float]) -> str:
+        """Start a run of the app; its id."""
         from tomli_w import dumps
 
-        told: Mapping[str, Any] = {"experiment": json.dumps(experiment), "out": str(out.resolve())}
-        told = {**told, **{name.replace("_", "-"): value for name, value in more.items() if value is not None}}
         file = self.home / "run.toml"
         file.write_text(dumps(told), encoding="utf-8")
         return str(self._call("run", str(self.home / "app"), _NAME, "--run-config", str(file))["run-id"])

@@ -46,9 +46,9 @@ class Submission:
     def __init__(self, link: Link, order: Order) -> None:
         self.link, self.out, self.error = link, order.out, ""
         progress.forget(order.out)
-        more = {"data_dir": order.data_dir, "modules": order.modules}
-        paths = {name: str(path.resolve()) for name, path in more.items() if path is not None}
-        self.run = link.submit(order.experiment, order.out, least=order.least, **paths)
+        paths = {"out": order.out, "data-dir": order.data_dir, "modules": order.modules}
+        told = {name: str(path.resolve()) for name, path in paths.items() if path is not None}
+        self.run = link.submit({"experiment": json.dumps(order.experiment), "least": order.least or 0, **told})
         self._asked = time.monotonic()
         self._missed: float | None = None  # since when nobody is at work
 
