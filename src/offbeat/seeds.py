@@ -19,15 +19,9 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the increment of splitmix64
 
 
-def _mix(z: int) -> int:
-    """The finaliser of splitmix64: every input bit reaches every output bit."""
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
-
-
 @functools.cache
-def _word(text: str) -> int:
+def word(text: str) -> int:
+    """The number that stands for a name in a path."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
@@ -35,18 +29,24 @@ def key(*path: int | str) -> int:
     """The key of a path of integers and names."""
     k = _GOLDEN
     for part in path:
-        k = onward(k, _word(part) if isinstance(part, str) else part)
+        k = onward(k, word(part) if isinstance(part, str) else part)
     return k
 
 
 def onward(k: int, number: int) -> int:
-    """The key of a path that goes on with a number: onward(key(*path), n) = key(*path, n), for less work."""
-    return _mix(((k + _GOLDEN) ^ number) & _MASK)
+    """The key of a path that goes on with a number: onward(key(*path), n) = key(*path, n), for less work.
+
+    This is splitmix64, in whose finaliser every input bit reaches every output bit.
+    """
+    z = ((k + _GOLDEN) ^ number) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
 
 
 def uniform(k: int) -> float:
     """A number in [0, 1) with 53 random bits."""
-    return (_mix((k + _GOLDEN) & _MASK) >> 11) * 2.0**-53
+    return (onward(k, 0) >> 11) * 2.0**-53
 
 
 def uniforms(k: int, count: int) -> list[float]:

@@ -6,6 +6,7 @@ lies in the vector and gives views into it, for one model (d,) or for a stack of
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import mmap
@@ -34,11 +35,11 @@ class Layout:
         buffers = dict(module.named_buffers())
         return cls(tuple(names), tuple(buffers[name].shape for name in names))
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[int]:
         return [math.prod(shape) for shape in self.shapes]
 
-    @property
+    @functools.cached_property
     def dim(self) -> int:
         return sum(self.sizes)
 

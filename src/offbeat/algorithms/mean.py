@@ -15,10 +15,13 @@ class Mean:
         self.total, self.weight = torch.zeros_like(like), 0.0
 
     def add(self, value: Tensor, scale: float = 1.0, weight: float = 1.0) -> None:
-        if self.weight:
-            self.total.add_(value, alpha=scale)
-        else:
+        first = not self.weight
+        if scale == 1.0:  # as usual; for a small model torch takes twice as long with a scalar
+            (self.total.copy_ if first else self.total.add_)(value)
+        elif first:
             torch.mul(value, scale, out=self.total)
+        else:
+            self.total.add_(value, alpha=scale)
         self.weight += weight
 
     def take(self) -> Tensor:

@@ -63,8 +63,8 @@ class Loop:
 
     def turn(self) -> Outcome:
         """Handle one event."""
-        algorithm, dispatch = self.algorithm, self.dispatch
-        event, now = self.transport.receive(), self.transport.now
+        algorithm, dispatch, transport = self.algorithm, self.dispatch, self.transport
+        event, now = transport.receive(), transport.now
         freed, staleness, aggregated = None, 0, False
         if not isinstance(event, Tick):
             job, freed = event.job, event.job.client
@@ -96,16 +96,16 @@ class Loop:
 
     def _send(self, freed: int | None) -> None:
         """Fill the open places with clients that are idle and awake; come back later for those that stay open."""
-        now = self.transport.now
-        if self.dispatch.open and now >= self.asleep_until:
-            self._dispatch(self._draw(self.dispatch.open))
-            if self.dispatch.open:
-                self.asleep_until = self.world.availability.next_change(now)
-                self.transport.wake(self.asleep_until)
-        elif self.dispatch.open and freed is not None and self._awake(freed):
+        dispatch, transport = self.dispatch, self.transport
+        if dispatch.open and transport.now >= self.asleep_until:
+            self._dispatch(self._draw(dispatch.open))
+            if dispatch.open:
+                self.asleep_until = self.world.availability.next_change(transport.now)
+                transport.wake(self.asleep_until)
+        elif dispatch.open and freed is not None and self._awake(freed):
             self.pool.take(freed)
             self._dispatch([freed])
-        self.transport.wake(self.dispatch.wake_at)
+        transport.wake(dispatch.wake_at)
 
     def _draw(self, count: int) -> list[int]:
         network = self.algorithm.network()
@@ -140,15 +140,16 @@ class Loop:
             self.transport.wake(self.world.wakes(self.seed, client, self.transport.now), client)
 
     def _jobs(self, clients: Sequence[int]) -> list[Job]:
-        now, trips, models = self.transport.now, self.pool.trips, self.models
+        world, now, trips, job_key = self.world, self.transport.now, self.pool.trips, self._job_key
+        models, newest = self.models, len(self.models) - 1
         rate = self.algorithm.local_rate()
         extra = self.half.extra() if self.half is not None else {}
         jobs = []
         for number, client in enumerate(clients, start=self.jobs + 1):
-            seed = onward(onward(self._job_key, client), trips[client])  # key(seed, "job", client, trip)
-            version, x = models[max(0, len(models) - 1 - self.dispatch.lag(seed))]
+            seed = onward(onward(job_key, client), trips[client])  # key(seed, "job", client, trip)
+            version, x = models[max(0, newest - self.dispatch.lag(seed)) if newest else 0]
             terms = self.terms(client)
-            steps = self.world.steps(self.seed, terms.steps, client, seed, now)
+            steps = world.steps(self.seed, terms.steps, client, seed, now)
             peer_seconds, compression = steps * terms.peer_seconds, terms.compression_rate
             jobs.append(Job(number, client, version, x, steps, seed, rate, peer_seconds, compression, extra))
         self.jobs += len(jobs)

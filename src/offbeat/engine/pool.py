@@ -42,8 +42,14 @@ class Pool:
         is.
         """
         drawn: list[int] = []
-        while not weights and len(drawn) < count and (client := self._guess(awake)) is not None:
-            drawn.append(self.take(client))
+        misses = 0  # random picks in a row that were asleep
+        while not weights and len(drawn) < count and self.idle and misses < PATIENCE:
+            place = int(self._uniform() * self.idle)
+            if awake is None or awake(self.order[place]):
+                drawn.append(self._take(place))
+                misses = 0
+            else:
+                misses += 1
         if len(drawn) < count:
             candidates = [c for c in self.order[: self.idle] if awake is None or awake(c)]
             while len(drawn) < count and (client := self._choose(candidates, weights)) is not None:
@@ -51,22 +57,25 @@ class Pool:
         return drawn
 
     def take(self, client: int) -> int:
-        self.idle -= 1
-        self._swap(client, self.idle)
+        """This client is busy from now on."""
+        return self._take(self.place[client])
+
+    def _take(self, place: int) -> int:
+        """The same for whoever stands at this place: it goes behind those that stay idle."""
+        order, last = self.order, self.idle - 1
+        client, other = order[place], order[last]
+        order[place], order[last] = other, client
+        self.place[other], self.place[client] = place, last
         self.trips[client] += 1
+        self.idle = last
         return client
 
     def release(self, client: int) -> None:
-        self._swap(client, self.idle)
-        self.idle += 1
-
-    def _guess(self, awake: Callable[[int], bool] | None) -> int | None:
-        """A few random picks, one of which is usually awake."""
-        for _ in range(PATIENCE if self.idle else 0):
-            client = self.order[int(self._uniform() * self.idle)]
-            if awake is None or awake(client):
-                return client
-        return None
+        order, first, place = self.order, self.idle, self.place[client]
+        other = order[first]
+        order[place], order[first] = other, client
+        self.place[other], self.place[client] = place, first
+        self.idle = first + 1
 
     def _choose(self, candidates: list[int], weights: Sequence[float]) -> int | None:
         """Take one out of the candidates."""
@@ -83,11 +92,6 @@ class Pool:
             self._ahead = uniforms(self._key + self.draws + 1, AHEAD)[::-1]
         self.draws += 1
         return self._ahead.pop()
-
-    def _swap(self, client: int, place: int) -> None:
-        other, old = self.order[place], self.place[client]
-        self.order[old], self.order[place] = other, client
-        self.place[other], self.place[client] = old, place
 
     def state_dict(self) -> dict[str, Any]:
         columns = {name: torch.tensor(getattr(self, name)) for name in ("order", "trips")}

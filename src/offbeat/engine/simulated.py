@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from offbeat.engine.events import Arrival, Event, Lost, Tick
 from offbeat.messages import Job, Update
@@ -31,22 +31,24 @@ class Trainer(Protocol):
     def train(self, jobs: Sequence[Job]) -> list[Update]: ...
 
 
-_Entry = tuple[float, int, Job | Lost | Tick, float]
+T = TypeVar("T")
+_Entry = tuple[float, int, T, float]
 """Time; sequence number, which breaks ties by order of sending; what happens (a job: it arrives); when it was sent."""
 
 
 class Simulated:
-    """The virtual clock, and two heaps of what will happen: what can be handled at once and what must be trained first.
+    """The virtual clock and what will happen: jobs that must be trained first, trained ones, and everything else.
 
-    An entry is made once and moved from heap to heap.  Were a bulk's events made at once, each bulk would set off
+    An entry is made once and moved from list to list.  Were a bulk's events made at once, each bulk would set off
     Python's garbage collector, which costs more than the bookkeeping.
     """
 
     def __init__(self, world: World, trainer: Trainer, seed: int) -> None:
         self.world, self.trainer, self.seed = world, trainer, seed
         self.now = 0.0
-        self.ready: list[_Entry] = []
-        self.untrained: list[_Entry] = []  # jobs alone
+        self.untrained: list[_Entry[Job]] = []  # a heap
+        self.ready: list[_Entry[Job]] = []  # trained or asked for, the earliest last
+        self.others: list[_Entry[Lost | Tick]] = []  # a heap
         self.asked: dict[int, Job] = {}  # wanted, and not delivered yet
         self.trained: dict[int, Update] = {}
         self.sequence = 0
@@ -54,37 +56,39 @@ class Simulated:
         self._ticks: set[float] = set()
 
     def send(self, jobs: Sequence[Job]) -> None:
-        trainer, now = self.trainer, self.now
+        world, trainer, seed, now = self.world, self.trainer, self.seed, self.now
         for job in jobs:
             down, up = trainer.download_bytes(job), trainer.upload_bytes(job)
-            end, arrives = self.world.trip(self.seed, job, down, up, now)
+            end, arrives = world.trip(seed, job, down, up, now)
             self.bytes_down += down
+            self.sequence += 1
             if arrives:
-                self._push(self.untrained, end, job)
+                heapq.heappush(self.untrained, (end, self.sequence, job, now))
             else:
-                self._push(self.ready, end, Lost(job, now))
+                heapq.heappush(self.others, (end, self.sequence, Lost(job, now), now))
 
     def wake(self, at: float, client: int | None = None) -> None:
         if client is not None:
-            self._push(self.ready, at, Tick(client))
+            self._tick(at, Tick(client))
         elif math.isfinite(at) and at not in self._ticks:
             self._ticks.add(at)
-            self._push(self.ready, at, Tick())
+            self._tick(at, Tick())
 
-    def _push(self, heap: list[_Entry], at: float, what: Job | Lost | Tick) -> None:
+    def _tick(self, at: float, tick: Tick) -> None:
         self.sequence += 1
-        heapq.heappush(heap, (at, self.sequence, what, self.now))
+        heapq.heappush(self.others, (at, self.sequence, tick, self.now))
 
     @property
     def next_at(self) -> float:
         """The time of the next event."""
-        return min((heap[0][0] for heap in (self.ready, self.untrained) if heap), default=math.inf)
+        first = (self.untrained[:1], self.ready[-1:], self.others[:1])
+        return min((entry[0] for entries in first for entry in entries), default=math.inf)
 
     @property
     def flying(self) -> list[Job]:
         """The jobs that are out."""
-        what = [what for _, _, what, _ in (*self.ready, *self.untrained)]
-        return [w.job if isinstance(w, Lost) else w for w in what if not isinstance(w, Tick)]
+        given_up = [what.job for _, _, what, _ in self.others if isinstance(what, Lost)]
+        return given_up + [job for _, _, job, _ in (*self.ready, *self.untrained)]
 
     def wanted(self) -> list[Job]:
         """The jobs to be trained before the next event can be handled; none when it needs no training.
@@ -92,12 +96,14 @@ class Simulated:
         They are the untrained ones that arrive first, in this order, as many as are worth training at once; the same
         ones until they are delivered.  Whoever asks may train them elsewhere, together with those of other runs.
         """
-        if not self.asked and self.untrained and (not self.ready or self.untrained[0] < self.ready[0]):
-            for _ in range(min(self.trainer.bulk, len(self.untrained))):
-                entry = heapq.heappop(self.untrained)
-                heapq.heappush(self.ready, entry)
-                assert isinstance(entry[2], Job)
-                self.asked[entry[2].id] = entry[2]
+        if not self.asked:
+            untrained, ready, others = self.untrained, self.ready, self.others
+            if not untrained or (ready and ready[-1] < untrained[0]) or (others and _before(others[0], untrained[0])):
+                return []
+            first = [heapq.heappop(untrained) for _ in range(min(self.trainer.bulk, len(untrained)))]
+            ready.extend(first)
+            ready.sort(reverse=True)
+            self.asked = {job.id: job for _, _, job, _ in first}
         return list(self.asked.values())
 
     def deliver(self, updates: Sequence[Update]) -> None:
@@ -109,12 +115,14 @@ class Simulated:
     def receive(self) -> Event:
         while jobs := self.wanted():
             self.deliver(self.trainer.train(jobs))
-        if not self.ready:
+        if self.ready and not (self.others and _before(self.others[0], self.ready[-1])):
+            at, _, job, sent = self.ready.pop()
+            self.now = max(self.now, at)
+            return Arrival(job, self.trained.pop(job.id), sent)
+        if not self.others:
             raise RuntimeError("nothing is in flight and nobody will wake up: the federation has come to rest")
-        at, _, what, sent = heapq.heappop(self.ready)
+        at, _, what, _ = heapq.heappop(self.others)
         self.now = max(self.now, at)
-        if isinstance(what, Job):
-            return Arrival(what, self.trained.pop(what.id), sent)
         if isinstance(what, Tick) and what.client is None:
             self._ticks.discard(at)
         return what
@@ -126,19 +134,28 @@ class Simulated:
             "now": self.now,
             "sequence": self.sequence,
             "bytes_down": self.bytes_down,
-            "queue": [(at, n, _plain(what), sent) for at, n, what, sent in (*self.ready, *self.untrained)],
+            "queue": [
+                (at, n, _plain(what), sent) for at, n, what, sent in (*self.ready, *self.untrained, *self.others)
+            ],
             "trained": [_plain(update) for update in self.trained.values()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.now, self.sequence, self.bytes_down = state["now"], state["sequence"], state["bytes_down"]
         self.trained = {update["job"]: Update(**update) for update in state["trained"]}
-        self.asked, self.ready, self.untrained = {}, [], []
+        self.asked, self.untrained, self.ready, self.others = {}, [], [], []
         for at, n, parts, sent in sorted(state["queue"], key=operator.itemgetter(0, 1)):  # a sorted list is a heap
             what = _whole(parts)
-            untrained = isinstance(what, Job) and what.id not in self.trained
-            (self.untrained if untrained else self.ready).append((at, n, what, sent))
-        self._ticks = {at for at, _, what, _ in self.ready if isinstance(what, Tick) and what.client is None}
+            if isinstance(what, Job):
+                (self.ready if what.id in self.trained else self.untrained).append((at, n, what, sent))
+            else:
+                self.others.append((at, n, what, sent))
+        self.ready.reverse()
+        self._ticks = {at for at, _, what, _ in self.others if isinstance(what, Tick) and what.client is None}
+
+
+def _before(one: _Entry[Lost | Tick], other: _Entry[Job]) -> bool:
+    return one[:2] < other[:2]
 
 
 def _plain(message: Job | Update | Lost | Tick) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
 from offbeat.options import Bound, Options, Positive
-from offbeat.seeds import key, onward, uniform
+from offbeat.seeds import key, onward, uniform, word
 from offbeat.world.availability import Always, Availability
 from offbeat.world.delays import Delay, HalfNormal, Trip
 from offbeat.world.effort import AsAsked, Effort
 
+_ROOT, _DELAY = key(), word("delay")
 SLEEPS = 100_000  # spans after which a client that never wakes up is taken for dead
 
 
@@ -47,7 +48,8 @@ class World(Options):
         if self.loss and uniform(key(job.seed, "loss")) < self.loss:
             return limit, False
         client_key = device_key(seed, job.client)
-        trip = Trip(job.client, client_key, key(job.seed, "delay"), job.steps, bytes_down, bytes_up)
+        trip_key = onward(onward(_ROOT, job.seed), _DELAY)  # key(job.seed, "delay")
+        trip = Trip(job.client, client_key, trip_key, job.steps, bytes_down, bytes_up)
         seconds = self.delay.seconds(trip) + job.peer_seconds
         always = isinstance(self.availability, Always)
         end = now + seconds if always else self._end(job.client, client_key, now, seconds, limit)
