@@ -24,10 +24,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offbeat.models import CNN, LR, MLP
+from offbeat.models import CNN, LR, MLP, Model
 
-MODELS = {"lr": LR(), "mlp": MLP(hidden=(200,)), "cnn": CNN()}
-SHAPE, CLASSES, SEED = (3, 32, 32), 10, 0
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+MODELS: dict[str, tuple[Model, tuple[int, int, int]]] = {
+    "lr": (LR(), MNIST),
+    "mlp": (MLP(), MNIST),
+    "cnn": (CNN(), CIFAR),
+    "lr-cifar": (LR(), CIFAR),
+    "mlp-cifar": (MLP(hidden=(200,)), CIFAR),
+}
+CLASSES, SEED = 10, 0
 BUFFER = 10  # arrivals a step of FedBuff
 
 
@@ -92,15 +99,17 @@ class Data:
         return self.x[part], self.y[part]
 
 
-def make_data(users: int, samples: int) -> Data:
-    """Ten coarse patterns under noise: as many floats as CIFAR-10, and easy enough for a loss that falls at once.
+def make_data(model: str, users: int, samples: int) -> Data:
+    """Ten coarse patterns under noise: as many floats as an image has, and easy enough for a loss that falls at once.
 
     A fifth of the labels are random, so that no gradient vanishes: denormal numbers would be slow.
     """
     rng = np.random.default_rng(SEED)
-    patterns = np.kron(rng.standard_normal((CLASSES, 3, 4, 4)), np.ones((8, 8))).astype(np.float32)
+    _, (channels, height, width) = MODELS[model]
+    coarse = rng.standard_normal((CLASSES, channels, 4, 4))
+    patterns = np.kron(coarse, np.ones((height // 4, width // 4))).astype(np.float32)
     y = rng.integers(CLASSES, size=users * samples)
-    x = rng.standard_normal((users * samples, *SHAPE), dtype=np.float32)
+    x = rng.standard_normal((len(y), channels, height, width), dtype=np.float32)
     x += patterns[y]
     x *= 0.3
     y = np.where(rng.random(len(y)) < 0.2, rng.integers(CLASSES, size=len(y)), y)
@@ -109,7 +118,8 @@ def make_data(users: int, samples: int) -> Data:
 
 def make_model(name: str) -> nn.Module:
     torch.manual_seed(SEED)
-    return MODELS[name].build(SHAPE, CLASSES)
+    model, shape = MODELS[name]
+    return model.build(shape, CLASSES)
 
 
 @torch.no_grad()
@@ -176,7 +186,7 @@ def main(system: str, package: str, args: argparse.Namespace, train: Train, *, s
     if task.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(task.threads)
         torch.set_num_threads(task.threads)
-    data = make_data(task.users, task.samples)
+    data = make_data(task.model, task.users, task.samples)
     before = training_loss(make_model(task.model), data)
     for _ in range(args.repeat):
         module = make_model(task.model)

@@ -14,7 +14,7 @@ from torch import nn
 def actor_state(task: Task) -> tuple[nn.Module, Data]:
     """What an actor keeps: one module, and the data."""
     torch.set_num_threads(1)
-    data = make_data(task.users, task.samples)
+    data = make_data(task.model, task.users, task.samples)
     on_device = Data(data.x.to(task.device), data.y.to(task.device), data.samples)
     return make_model(task.model).to(task.device), on_device
 

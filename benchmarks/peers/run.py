@@ -90,7 +90,7 @@ class Bench:
             return
         self._keep(line | {"name": name, "turn": turn})
         sys.stderr.write(
-            f"{name:10} {line['model']:4} {line['algorithm']:8} {line['client_steps_per_second']:9.1f} steps/s\n"
+            f"{name:10} {line['model']:9} {line['algorithm']:8} {line['client_steps_per_second']:9.1f} steps/s\n"
         )
 
     def _call(self, system: System, name: str, options: list[str]) -> Line:
@@ -168,7 +168,7 @@ def arguments() -> argparse.Namespace:
 
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--systems", type=names, default=list(SYSTEMS), help=f"of {','.join(SYSTEMS)}")
-    p.add_argument("--models", type=names, default=["lr", "mlp", "cnn"])
+    p.add_argument("--models", type=names, default=["lr", "mlp", "cnn"], help="and lr-cifar, mlp-cifar")
     p.add_argument("--algorithms", type=names, default=["fedavg", "fedbuff"])
     p.add_argument("--rounds", type=int, default=10, help="timed rounds of 50 clients each")
     p.add_argument("--warmup", type=int, default=2)

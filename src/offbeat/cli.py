@@ -32,7 +32,9 @@ def _settings(command: Any) -> Any:
     """Options that change an experiment."""
     for option in (
         click.option("--device", type=click.Choice(["cpu", "cuda"])),
-        click.option("--executor", type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes"])),
+        click.option(
+            "--executor", type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes", "stacks"])
+        ),
     ):
         command = option(command)
     return data_dir_option(set_option(command))
