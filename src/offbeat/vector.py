@@ -116,6 +116,7 @@ def warm_up_malloc() -> None:
     """Let blocks be allocated without page faults.
 
     glibc takes what is larger than anything it was ever given back straight from the system, and returns it there: a
-    page fault every 4 kB, each time.  Giving back something larger once, never touched, is how it learns.
+    page fault every 4 kB, each time.  Giving back something larger once, never touched, is how it learns; it then keeps
+    twice as much.  (Measured with a stack of MLPs: a quarter of the time of a local step.)
     """
-    torch.empty(1 << 22)
+    torch.empty((LONG >> 2) - BLOCK)  # more than LONG is not learnt

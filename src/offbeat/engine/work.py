@@ -103,8 +103,12 @@ class Work:
     def inputs(self, batch: Tensor) -> Tensor:
         """What the model sees of a batch of a plan."""
         if self.augment is None:
-            return self.data.dataset.prepare(self.x[batch])
-        return self.data.dataset.prepare(self.augment.apply(self.x[batch[..., 0]], batch[..., 1:]))
+            return self.data.dataset.prepare(self._gathered(batch))
+        return self.data.dataset.prepare(self.augment.apply(self._gathered(batch[..., 0]), batch[..., 1:]))
+
+    def _gathered(self, index: Tensor) -> Tensor:
+        """x[index], which copies number by number on a CPU, where this copies whole examples."""
+        return self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])
 
     def mixed(self) -> torch.autocast:
         """The context of a forward pass: on a GPU in bfloat16 where that is asked for."""

@@ -8,6 +8,7 @@ convolutions.  That is the same mathematics as `torch.vmap` without its interpre
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -100,15 +101,32 @@ def _plain(layer: nn.Module) -> bool:
 
 
 class _Linear(nn.Linear):
-    """weight·rowsᵀ rather than rows·weightᵀ: the gradient then comes in the layout of the weight."""
+    """On a GPU weight·rowsᵀ rather than rows·weightᵀ: the gradient then comes in the layout of the weight."""
 
     def forward(self, x: Tensor) -> Tensor:
         n, out, _ = self.weight.shape
-        columns = x.reshape(n, -1, x.shape[-1]).transpose(1, 2)
-        y = torch.bmm(self.weight, columns)
+        rows = x.reshape(n, -1, x.shape[-1])
+        if x.device.type == "cpu":
+            product: Tensor = _Product.apply(rows, self.weight)  # type: ignore[no-untyped-call]
+            return (product if self.bias is None else product + self.bias[:, None]).view(*x.shape[:-1], out)
+        y = torch.bmm(self.weight, rows.transpose(1, 2))
         if self.bias is not None:
             y = y + self.bias[:, :, None]
         return y.transpose(1, 2).reshape(*x.shape[:-1], out)
+
+
+class _Product(torch.autograd.Function):
+    """rows·weightᵀ, which on a CPU takes half the time of weight·rowsᵀ, with a gradient in the layout of the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return torch.bmm(rows, weight.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
+        rows, weight = ctx.saved_tensors
+        return torch.bmm(g, weight) if ctx.needs_input_grad[0] else None, torch.bmm(g.transpose(1, 2), rows)
 
 
 class _Conv2d(nn.Conv2d):
