@@ -53,7 +53,9 @@ def _settings(command: Any) -> Any:
     for option in (
         click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Override a key; repeatable."),
         click.option("--device", type=click.Choice(["cpu", "cuda"])),
-        click.option("--executor", type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes"])),
+        click.option(
+            "--executor", type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes", "stacks"])
+        ),
     ):
         command = option(command)
     return _data_dir(command)

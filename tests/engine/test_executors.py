@@ -220,25 +220,32 @@ def test_divergence_names_the_client_and_the_rate(name: str) -> None:
 def test_auto_takes_the_fastest_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stop-watch that says what it is told: which one wins, by how much, and that nothing is tried twice."""
     watched: list[str] = []
-    speed = {"Sequential": 100.0, "Vectorised": 95.0, "Processes": 90.0}
+    speed = {"Sequential": 100.0, "Vectorised": 95.0, "Stacks": 104.0, "Processes": 90.0}
 
     def stopwatch(executor: Executor, tasks: Sequence[Task]) -> float:
         watched.append(type(executor).__name__)
         assert len(tasks) == 6
+        if speed[watched[-1]] < 0:
+            raise ConfigError("a child cannot differentiate", key="executor")
         return speed[watched[-1]]
 
     monkeypatch.setattr(choice, "client_steps_per_second", stopwatch)
     monkeypatch.setattr(choice, "_CHOSEN", {})
     w = work(built(MLP()), RULES[0])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    found = {"vectorised": 95.0, "sequential": 100.0, "processes": 90.0}
+    found = {"vectorised": 95.0, "sequential": 100.0, "stacks": 104.0, "processes": 90.0}
     assert choose("auto", w, 6) == ("vectorised", found), "not worth a change"
     assert choose("auto", work(built(MLP()), RULES[0]), 6)[0] == "vectorised"
-    assert watched == ["Vectorised", "Sequential", "Processes"]
-    speed |= {"Sequential": 2000.0, "Processes": 9000.0}
+    assert watched == ["Vectorised", "Sequential", "Stacks", "Processes"]
+    speed |= {"Sequential": 2000.0, "Processes": 9000.0, "Stacks": 9000.0}
     name, tried = choose("auto", work(built(MLP()), RULES[1]), 6)
     assert name == "sequential", "another rule is tried anew"
     assert "processes" not in tried, "a light model is not worth their messages"
+    assert "stacks" not in tried, "stacking has lost"
+    speed |= {"Vectorised": 5000.0}
+    assert choose("auto", work(built(MLP()), RULES[2]), 6)[0] == "stacks"
+    speed |= {"Stacks": -1.0}
+    assert choose("auto", work(built(MLP()), RULES[3]), 6)[0] == "vectorised"
     assert choose("vectorised", w, 6) == ("vectorised", {})
 
 

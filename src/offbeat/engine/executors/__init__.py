@@ -4,7 +4,7 @@ from offbeat.engine.executors.base import Executor, arithmetic, threads
 from offbeat.engine.executors.choice import EXECUTORS, Choice, Name, choose, why_not_stackable
 from offbeat.engine.executors.gossip import Gossip
 from offbeat.engine.executors.graphs import Graphs
-from offbeat.engine.executors.processes import Processes
+from offbeat.engine.executors.processes import Processes, Stacks
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.vectorised import Vectorised
 
@@ -17,6 +17,7 @@ __all__ = [
     "Name",
     "Processes",
     "Sequential",
+    "Stacks",
     "Vectorised",
     "arithmetic",
     "choose",

@@ -6,21 +6,41 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from offbeat.clients import State
+from offbeat.clients import ClientRule, State
 from offbeat.engine.work import Work
 from offbeat.errors import DivergenceError
 from offbeat.messages import Job, Update
+from offbeat.vector import warm_up_malloc
 
 BULK_BYTES = 1 << 30  # of parameters in one stack
 SMALL = 200_000  # parameters
 
 Task = tuple[Work, Job]
 Outcome = Update | DivergenceError
+Plan = tuple[NDArray[np.int64], NDArray[np.int64]]  # batches (most steps, n, B), how many of each count (most steps, n)
+Trained = tuple[bool, Tensor, State, State]  # whether Δ is finite, Δ, what is sent beside it, what the client keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A job with all that its training needs of its run: with the model and the data, any process can do it."""
+
+    rule: ClientRule
+    job: Job
+    kept: State
+
+    @classmethod
+    def of(cls, task: Task) -> Piece:
+        work, job = task
+        return cls(work.rule, job, work.kept_by(job))
 
 
 class Executor(ABC):
@@ -30,6 +50,8 @@ class Executor(ABC):
         self.work = work
         self.peer_bytes = 0  # that clients have sent to each other
         self.bulk = max(1, min(256, BULK_BYTES // (4 * max(1, work.layout.dim))))
+        self.sample = self.bulk  # jobs that are enough to tell how fast it is
+        warm_up_malloc()
 
     def upload_bytes(self, job: Job) -> int:
         return self.work.upload_bytes(job)
@@ -85,8 +107,10 @@ def threads(work: Work) -> Iterator[None]:
 @contextlib.contextmanager
 def replayable(seed: int, device: torch.device) -> Iterator[None]:
     """Layers such as dropout draw from torch's global generator: seed it here, and give it back as it was."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed >> 1)
+    gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if gpu else []):
+        # On a CPU only its generator: torch.manual_seed notes the stack of calls for a GPU that is not started yet.
+        (torch.manual_seed if gpu else torch.default_generator.manual_seed)(seed >> 1)
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import os
@@ -14,7 +15,7 @@ import torch
 from offbeat.engine.executors.base import Executor, Task, arithmetic, threads
 from offbeat.engine.executors.graphs import Graphs
 from offbeat.engine.executors.probe import mixes_examples
-from offbeat.engine.executors.processes import Processes
+from offbeat.engine.executors.processes import Processes, Stacks
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.executors.vectorised import Vectorised
@@ -28,11 +29,12 @@ EXECUTORS: dict[str, type[Executor]] = {
     "vectorised": Vectorised,
     "graphs": Graphs,
     "processes": Processes,
+    "stacks": Stacks,
 }
-Name = Literal["sequential", "vectorised", "graphs", "processes"]
-Choice = Literal["auto", "sequential", "vectorised", "graphs", "processes"]
+Name = Literal["sequential", "vectorised", "graphs", "processes", "stacks"]
+Choice = Literal["auto", "sequential", "vectorised", "graphs", "processes", "stacks"]
 
-TRIED_STEPS = 3  # local steps of each client on trial
+TRIED_STEPS = 10  # at most, of each client on trial: what a job costs beside its steps is to weigh as it will
 TRIED_SECONDS = 0.5  # for each candidate, after it has been set up
 AHEAD = 1.1  # a candidate replaces an earlier one that is slower than this
 HEAVY = 1000.0  # client-steps a second, under which processes are worth their messages
@@ -64,9 +66,9 @@ def why_not(name: str, work: Work) -> str | None:
         return why_not_stackable(work)
     if name == "graphs":
         return _why_not_capturable(work) if gpu else "CUDA graphs need device = 'cuda'."
-    if name == "processes" and (gpu or not hasattr(os, "sched_getaffinity")):
+    if name in ("processes", "stacks") and (gpu or not hasattr(os, "sched_getaffinity")):
         return "it spreads clients over the cores of a CPU, under Linux."
-    return None
+    return why_not_stackable(work) if name == "stacks" else None
 
 
 def _fastest(work: Work, together: int) -> tuple[str, dict[str, float]]:
@@ -74,15 +76,17 @@ def _fastest(work: Work, together: int) -> tuple[str, dict[str, float]]:
     gpu = work.device.type == "cuda"
     able = [n for n in ("vectorised", "graphs" if gpu else "sequential") if why_not(n, work) is None] or ["sequential"]
     if not gpu and why_not("processes", work) is None and len(os.sched_getaffinity(0)) > 1:
-        able.append("processes")
+        able += ["stacks", "processes"]
     rates: dict[str, float] = {}
     best = able[0]
     for name in able if len(able) > 1 else ():
-        if name == "processes" and rates[best] > HEAVY:
+        if (name == "stacks" and best != "vectorised") or (name == "processes" and rates[best] > HEAVY):
             continue
-        executor = _on_trial(name, work)
-        rates[name] = client_steps_per_second(executor, trial(work, together, TRIED_STEPS))
-        executor.close()
+        with contextlib.closing(_on_trial(name, work)) as executor:
+            try:
+                rates[name] = client_steps_per_second(executor, trial(work, together, TRIED_STEPS))
+            except ConfigError:  # a child of this program cannot differentiate
+                continue
         best = name if rates[name] > AHEAD * rates[best] else best
     told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
     _LOG.info("executor %s (client-steps a second on trial: %s)", best, told)
@@ -97,7 +101,7 @@ def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: 
     """As many rounds of the tasks as fit into the time, after one that sets everything up.  Clients keep nothing."""
     work = tasks[0][0]
     before, module = {name: dict(values) for name, values in work.kept.items()}, copy.deepcopy(work.module.state_dict())
-    tasks = tasks[: executor.bulk if executor.bulk > 1 else 4]  # no more are needed to tell
+    tasks = tasks[: executor.sample]
     done = 0
     with threads(work), arithmetic(work):
         executor.train_all(tasks)

@@ -1,9 +1,8 @@
-"""Jobs spread over worker processes, one for each core and of one thread each: for models that gain nothing from being
-stacked on a CPU, such as convolutions.
+"""Jobs spread over worker processes, one for each core and of one thread each.
 
-Two threads share a small model's operations badly; two processes share nothing, and train two clients in the time of
-one.  Every job is trained by the very function that `sequential` uses, so the results are those of `sequential` with
-one thread, bit for bit, whatever the number of workers.
+Two threads share a small model's operations badly, and wait for each other when the machine has other work; two
+processes share nothing, and train two clients, or two stacks of them, in the time of one.  The results are those of one
+process, bit for bit where a job is trained alone (`Processes`), whatever the number of workers.
 
 What belongs to a run stays here: what its clients keep, its codec, its updates.  A worker has the model, the data and
 the rules since it was forked (`workers`), gets x and what comes beside it through shared memory (`shared`), and answers
@@ -14,18 +13,21 @@ from __future__ import annotations
 
 import os
 import weakref
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from multiprocessing.connection import wait
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from offbeat.clients import ClientRule
-from offbeat.engine.executors.base import Executor, Outcome, Task, outcome
-from offbeat.engine.executors.sequential import Plan, finite, local_work
+from offbeat.clients import ClientRule, State
+from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, outcome
+from offbeat.engine.executors.sequential import local_work
 from offbeat.engine.executors.shared import Cells, Parcel, Shelf
+from offbeat.engine.executors.vectorised import Vectorised, plan, stacks
 from offbeat.engine.executors.workers import Serve, Worker
 from offbeat.engine.work import Work
 from offbeat.errors import ConfigError, OffbeatError
@@ -35,13 +37,15 @@ AHEAD = 4  # jobs a worker that are worth training at once: enough to even out, 
 TRIES = 2
 
 
+LocalWork = Callable[[Sequence[Piece], Plan], Iterable[Trained]]
+
+
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What a worker is told."""
+class Parts:
+    """A piece of work as it travels."""
 
     rule: int  # its number among those that the worker knows
     job: dict[str, Any]  # without its tensors
-    plan: Plan
     x: Parcel
     extra: dict[str, Parcel]
     kept: dict[str, Parcel]
@@ -49,7 +53,17 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """What a worker is told."""
+
+    pieces: list[Parts]
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
+    """What came of a piece."""
+
     finite: bool
     delta: Parcel
     sent: dict[str, Parcel]
@@ -58,37 +72,49 @@ class Answer:
 
 @dataclass(slots=True)
 class Errand:
-    """A task on its way through the workers."""
+    """Tasks on their way through a worker."""
 
-    place: int  # among the tasks
-    task: Task
+    places: Sequence[int]  # among all tasks
+    tasks: Sequence[Task]
     tries: int = 0
     lent: list[Parcel] = field(default_factory=list)
     cells: list[int | None] = field(default_factory=list)
-    answer: Answer | None = None
+    answers: list[Answer] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         """Examples that pass through the model."""
-        work, job = self.task
-        return job.steps * min(work.rule.batch_size, work.data.size(job.client))
+        return sum(job.steps * min(work.rule.batch_size, work.data.size(job.client)) for work, job in self.tasks)
 
 
-class Processes(Executor):
-    def __init__(self, work: Work) -> None:
+class Crew(Executor):
+    """The workers, and the way of a task to one of them and back."""
+
+    def __init__(self, work: Work, together: int) -> None:
         super().__init__(work)
         if work.device.type != "cpu":
-            raise ConfigError("'processes' spreads jobs over the cores of a CPU; on a GPU use 'auto'.", key="executor")
+            raise ConfigError(
+                f"{type(self).__name__.lower()!r} spreads jobs over the cores of a CPU; on a GPU use 'auto'.",
+                key="executor",
+            )
         if not hasattr(os, "sched_getaffinity"):
-            raise ConfigError("'processes' needs Linux; use 'sequential'.", key="executor")
+            raise ConfigError(f"{type(self).__name__.lower()!r} needs Linux; use 'sequential'.", key="executor")
         self.most = max(1, len(os.sched_getaffinity(0)))
-        self.bulk = min(self.bulk, AHEAD * self.most)
+        self.together = together  # most tasks of an errand
         self._rules: list[ClientRule] = []
         self._workers: list[Worker] = []
         self._busy: dict[Worker, Errand] = {}
         self._shelf: Shelf | None = None
         self._owner = os.getpid()
         weakref.finalize(self, _end, self._workers)
+
+    @abstractmethod
+    def errands(self, tasks: Sequence[Task]) -> list[list[int]]:
+        """Places of the tasks that go to a worker together."""
+
+    @abstractmethod
+    def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterable[Trained]:
+        """What a worker does with them."""
 
     def close(self) -> None:
         """End the workers; the next job starts others."""
@@ -122,13 +148,13 @@ class Processes(Executor):
         if self._shelf is None:
             tensors = max(2 + len(job.extra) + len(w.rule.sends) + 2 * len(w.rule.keeps) for w, job in tasks)
             # Twice: a worker gets its next job before the answer to the last has been read.
-            self._shelf = Shelf(Cells(2 * self.most * tensors, max(job.x.nbytes for _, job in tasks)))
+            self._shelf = Shelf(Cells(2 * self.most * self.together * tensors, max(job.x.nbytes for _, job in tasks)))
         for worker in [worker for worker in self._workers if not worker.alive()]:
             self._discard(worker)
 
     def _train(self, tasks: Sequence[Task]) -> list[Outcome]:
         """Longest first, and whoever is free takes the next: then all are done at about the same time."""
-        errands = [Errand(place, task) for place, task in enumerate(tasks)]
+        errands = [Errand(places, [tasks[place] for place in places]) for places in self.errands(tasks)]
         waiting = deque(sorted(errands, key=lambda errand: -errand.size))
         outcomes: dict[int, Outcome] = {}
         while waiting or self._busy:
@@ -136,7 +162,7 @@ class Processes(Executor):
             answered = list(self._collect(waiting))
             self._feed(waiting)  # before the answers are read, which takes its time
             for errand in answered:
-                outcomes[errand.place] = self._outcome(errand)
+                outcomes |= zip(errand.places, self._outcomes(errand), strict=True)
         assert self._shelf is not None
         self._shelf.clear()
         return [outcomes[place] for place in range(len(tasks))]
@@ -156,47 +182,50 @@ class Processes(Executor):
 
     def _serve(self) -> Serve:
         assert self._shelf is not None
-        shared, rules, cells = self.work, self._rules, self._shelf.cells
-        shared.module.train()
-        return lambda order: _trained(shared, rules, cells, order)
+        work, rules, cells = self.local_work, self._rules, self._shelf.cells
+        self.work.module.train()
+        return lambda order: _trained(work, rules, cells, order)
 
     def _collect(self, waiting: deque[Errand]) -> Iterator[Errand]:
-        """Wait for answers; the job of a worker that has died waits again."""
+        """Wait for answers; what a worker had that has died waits again."""
         ready = wait([worker.channel for worker in self._busy])
         for worker in [worker for worker in self._busy if worker.channel in ready]:
             errand = self._busy.pop(worker)
             try:
-                errand.answer = worker.receive()
+                errand.answers = worker.receive()
             except EOFError:
                 self._again(worker, errand, waiting)
                 continue
             yield errand
 
     def _order(self, errand: Errand) -> Order:
+        errand.lent, errand.cells = [], []
+        return Order([self._parts(errand, Piece.of(task)) for task in errand.tasks], plan(errand.tasks))
+
+    def _parts(self, errand: Errand, piece: Piece) -> Parts:
         assert self._shelf is not None
-        shelf, (work, job) = self._shelf, errand.task
+        shelf, rule, job = self._shelf, piece.rule, piece.job
         x, extra = shelf.lend(job.x), {name: shelf.lend(value) for name, value in job.extra.items()}
-        errand.lent = [x, *extra.values()]
-        kept = work.kept_by(job)
-        errand.cells = [shelf.take() for _ in range(len(kept) + 1 + len(work.rule.sends) + len(work.rule.keeps))]
-        return Order(
-            rule=self._rules.index(work.rule),
+        errand.lent += [x, *extra.values()]
+        cells = [shelf.take() for _ in range(len(piece.kept) + 1 + len(rule.sends) + len(rule.keeps))]
+        errand.cells += cells
+        return Parts(
+            rule=self._rules.index(rule),
             job={f.name: getattr(job, f.name) for f in fields(job) if f.name not in ("x", "extra")},
-            plan=work.plan(job),
             x=x,
             extra=extra,
-            kept={n: shelf.cells.put(v, cell) for (n, v), cell in zip(kept.items(), errand.cells, strict=False)},
-            cells=errand.cells[len(kept) :],
+            kept={n: shelf.cells.put(v, cell) for (n, v), cell in zip(piece.kept.items(), cells, strict=False)},
+            cells=cells[len(piece.kept) :],
         )
 
-    def _outcome(self, errand: Errand) -> Outcome:
-        assert errand.answer is not None
+    def _outcomes(self, errand: Errand) -> list[Outcome]:
         assert self._shelf is not None
-        answer, copy = errand.answer, self._shelf.cells.copy
-        sent, kept = ({name: copy(p) for name, p in part.items()} for part in (answer.sent, answer.kept))
-        result = outcome(errand.task, answer.finite, copy(answer.delta), sent, kept)
+        copy, outcomes = self._shelf.cells.copy, []
+        for task, answer in zip(errand.tasks, errand.answers, strict=True):
+            sent, kept = ({name: copy(p) for name, p in part.items()} for part in (answer.sent, answer.kept))
+            outcomes.append(outcome(task, answer.finite, copy(answer.delta), sent, kept))
         self._return(errand)
-        return result
+        return outcomes
 
     def _return(self, errand: Errand) -> None:
         """The errand needs its memory no more."""
@@ -212,7 +241,7 @@ class Processes(Executor):
         self._return(errand)
         errand.tries += 1
         if errand.tries >= TRIES:
-            _, job = errand.task
+            _, job = errand.tasks[0]
             raise OffbeatError(
                 f"a worker process has ended with status {worker.exitcode} while it trained client {job.client} from "
                 f"version {job.version}, and so had one before it.  -9 is usually a lack of memory: then use fewer "
@@ -225,18 +254,55 @@ class Processes(Executor):
         self._workers.remove(worker)
 
 
-def _trained(shared: Work, rules: Sequence[ClientRule], cells: Cells, order: Order) -> Answer:
-    """In the worker: one job from its order to its answer."""
-    view = cells.view
-    job = Job(**order.job, x=view(order.x), extra={name: view(parcel) for name, parcel in order.extra.items()})
-    kept = {name: view(parcel) for name, parcel in order.kept.items()}
-    delta, sent, keep = local_work(shared, rules[order.rule], job, order.plan, kept)
-    free = iter(order.cells)
+class Processes(Crew):
+    """Each job alone, by the very function that `sequential` uses: for models that gain nothing from being stacked."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work, together=1)
+        self.bulk = self.sample = min(self.bulk, AHEAD * self.most)
+
+    def errands(self, tasks: Sequence[Task]) -> list[list[int]]:
+        return [[place] for place in range(len(tasks))]
+
+    def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterable[Trained]:
+        batches, counts = plan
+        return [local_work(self.work, piece, (batches[:, i], counts[:, i])) for i, piece in enumerate(pieces)]
+
+
+class Stacks(Crew):
+    """A stack a worker, by what `vectorised` does in one process: for small models."""
+
+    def __init__(self, work: Work) -> None:
+        self._inner = Vectorised(work)
+        super().__init__(work, together=self._inner.rows)
+        self.sample = min(self.bulk, 2 * self.together * self.most)
+
+    def errands(self, tasks: Sequence[Task]) -> list[list[int]]:
+        """As few as stay in the cache, and a multiple of the workers."""
+        turns = -(-len(tasks) // (self.together * self.most))
+        return stacks(tasks, -(-len(tasks) // (turns * self.most)))
+
+    def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterable[Trained]:
+        return self._inner.local_work(pieces, plan)
+
+
+def _trained(work: LocalWork, rules: Sequence[ClientRule], cells: Cells, order: Order) -> list[Answer]:
+    """In the worker: from an order to its answers."""
+    view, pieces = cells.view, []
+    for parts in order.pieces:
+        job = Job(**parts.job, x=view(parts.x), extra={name: view(parcel) for name, parcel in parts.extra.items()})
+        pieces.append(Piece(rules[parts.rule], job, {name: view(parcel) for name, parcel in parts.kept.items()}))
+    trained = zip(order.pieces, work(pieces, order.plan), strict=True)
+    return [_answer(cells, parts.cells, *result) for parts, result in trained]
+
+
+def _answer(cells: Cells, room: Sequence[int | None], finite: bool, delta: Tensor, sent: State, kept: State) -> Answer:
+    free = iter(room)
     return Answer(
-        finite(delta),
+        finite,
         cells.put(delta, next(free, None)),
         {name: cells.put(value, next(free, None)) for name, value in sent.items()},
-        {name: cells.put(value, next(free, None)) for name, value in keep.items()},
+        {name: cells.put(value, next(free, None)) for name, value in kept.items()},
     )
 
 

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.clients import ClientRule, State
-from offbeat.engine.executors.base import Executor, Outcome, Task, outcome, replayable
+from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, outcome, replayable
 from offbeat.engine.executors.program import Program, shares
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.work import Work
 from offbeat.seeds import key
 
-CACHE_BYTES = 2 << 20  # of parameters in one stack on a CPU: more do not stay in a core's cache
+CACHE_BYTES = (
+    6 << 20
+)  # of parameters in one stack on a CPU: more do not stay in the cache, with all that goes with them
 
 
 class Vectorised(Executor):
@@ -33,32 +35,32 @@ class Vectorised(Executor):
         self.program: Program | None = None
         cached = CACHE_BYTES // (4 * max(1, work.layout.dim))
         self.rows = self.bulk if work.device.type == "cuda" else max(2, cached)  # of one stack
+        self.sample = min(self.bulk, 2 * self.rows)
 
     def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
         self.work.module.train()
         outcomes: dict[int, Outcome] = {}
-        for places in alike([work.rule for work, _ in tasks]):
-            order = sorted(places, key=lambda i: -tasks[i][1].steps)
-            for first in range(0, len(order), self.rows):
-                part = order[first : first + self.rows]
-                outcomes |= zip(part, self._train([tasks[i] for i in part]), strict=True)
+        for places in stacks(tasks, self.rows):
+            part = [tasks[i] for i in places]
+            trained = self.local_work([Piece.of(task) for task in part], plan(part))
+            outcomes |= {i: outcome(tasks[i], *result) for i, result in zip(places, trained, strict=True)}
         return [outcomes[i] for i in range(len(tasks))]
 
-    def _train(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        """Train tasks of like rules, sorted by falling number of steps."""
-        rule, jobs = tasks[0][0].rule, [job for _, job in tasks]
+    def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterator[Trained]:
+        """Jobs of like rules, sorted by falling number of steps, from begin to finish."""
+        rule, jobs = pieces[0].rule, [piece.job for piece in pieces]
         x = torch.stack([job.x for job in jobs])
-        lr = x.new_tensor([[work.rule.lr * job.rate] for work, job in tasks])
+        lr = x.new_tensor([[piece.rule.lr * piece.job.rate] for piece in pieces])
         steps = np.array([job.steps for job in jobs])
-        state = rule.begin(x, rows(job.extra for job in jobs), rows(work.kept_by(job) for work, job in tasks))
+        state = rule.begin(x, rows(job.extra for job in jobs), rows(piece.kept for piece in pieces))
         with replayable(key(*(job.seed for job in jobs)), self.work.device):
-            y, state = self._steps(rule, x, lr, steps, state, *plan(tasks))
+            y, state = self._steps(rule, x, lr, steps, state, *plan)
         sent, kept = rule.finish(y, x, lr, x.new_tensor(steps)[:, None], state)
         finite = torch.isfinite(y.sum(dim=1)).tolist()  # waits for the device, once a stack
         # Each row its own memory: one slow update in flight must not keep the whole stack alive.
-        for row, task in enumerate(tasks):
-            parts = ({name: value[row].clone() for name, value in part.items()} for part in (sent, kept))
-            yield outcome(task, finite[row], y[row] - x[row], *parts)
+        for row, good in enumerate(finite):
+            beside, keeps = ({name: value[row].clone() for name, value in part.items()} for part in (sent, kept))
+            yield good, y[row] - x[row], beside, keeps
 
     def _steps(
         self, rule: ClientRule, x: Tensor, lr: Tensor, steps: NDArray[np.int64], state: State,
@@ -83,6 +85,15 @@ class Vectorised(Executor):
         return y, state
 
 
+def stacks(tasks: Sequence[Task], most: int) -> list[list[int]]:
+    """Places of the tasks that train together: like rules, at most so many, sorted by falling number of steps."""
+    parts = []
+    for places in alike([work.rule for work, _ in tasks]):
+        order = sorted(places, key=lambda i: -tasks[i][1].steps)
+        parts += [order[first : first + most] for first in range(0, len(order), most)]
+    return parts
+
+
 def alike(rules: Sequence[ClientRule]) -> list[list[int]]:
     """Places of the rules that can step together: equal but for the rate, which is each row's own."""
     groups: dict[ClientRule, list[int]] = {}
@@ -94,7 +105,7 @@ def alike(rules: Sequence[ClientRule]) -> list[list[int]]:
     return list(groups.values())
 
 
-def plan(tasks: Sequence[Task]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def plan(tasks: Sequence[Task]) -> Plan:
     """Indices into the data set (most steps, n, B), and how many of each row count (most steps, n)."""
     works = {id(work): work for work, _ in tasks}
     parts = []
