@@ -47,7 +47,7 @@ class _Federation:
             "SuperLink", "flower-superlink", *self.link.tls, "--host", "127.0.0.1", "--port", str(port),
             "--isolation", "process", "--disable-runtime-dependency-installation", restart=False,
         )  # fmt: skip
-        await_port(self.superlink, port, START_SECONDS)
+        await_port(self.superlink, "127.0.0.1", port, START_SECONDS)
         self.superexec = self._start(
             "SuperExec", "flower-superexec", *self.link.tls, "--runtime-api-address", self.link.address
         )

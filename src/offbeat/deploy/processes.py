@@ -137,7 +137,7 @@ class Programs:
         self.all.clear()
 
 
-def await_port(program: Program, port: int, seconds: float, host: str = "127.0.0.1") -> None:
+def await_port(program: Program, host: str, port: int, seconds: float) -> None:
     """Wait until somebody listens."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and program.running:
