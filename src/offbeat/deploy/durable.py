@@ -60,7 +60,7 @@ class Server:
             for text in losses.news():
                 said(text)
             if self.submission is None:
-                self._submit(tell)
+                self._submit(said)
             elif (state := self.submission.look()) is State.FINISHED:
                 return True
             elif state is State.FAILED:

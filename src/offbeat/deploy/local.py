@@ -25,13 +25,13 @@ def federate(order: Order, clients: int, interrupted: threading.Event, watch: Wa
 
     `tell` is given what the user should know while the run goes on.  Nothing is left running, whatever happens.
     """
-    with tempfile.TemporaryDirectory(prefix="offbeat-") as place:
+    with tempfile.TemporaryDirectory(prefix="offbeat-", ignore_cleanup_errors=True) as place:
         home = pathlib.Path(place)
         try:
             with Programs() as programs:
                 return _Federation(home, programs, order, clients).run(interrupted, watch, tell)
         finally:
-            if order.out.is_dir():
+            if order.out.is_dir() and (home / "logs").is_dir():
                 shutil.copytree(home / "logs", order.out / "logs", dirs_exist_ok=True)
 
 
