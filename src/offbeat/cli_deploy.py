@@ -120,17 +120,19 @@ def server(place: pathlib.Path, listen: str, data_dir: pathlib.Path | None, quie
     from offbeat.experiments import config
     from offbeat.experiments.interrupt import interruptible
 
-    bundle = ServerBundle(place)
+    bundle, address, console, label = ServerBundle(place), _address(listen), Console(), place.resolve().name
+    if (place / "run" / "summary.json").is_file():  # nothing left to do, for a supervisor that starts this again
+        _conclude(console, place / "run", label, quiet)
+        return
     experiment = config.parse(read_table(str(place / EXPERIMENT), ()))
     order = Order(config.dump(experiment), place / "run", data_dir, place)
     is_begun(order.out, assemble(experiment, str(data_dir) if data_dir else None))
-    console = Console()
-    with _display(console, place.resolve().name, quiet) as (watch, tell), interruptible() as interrupted:
-        done = serve_forever(bundle, _address(listen), order, interrupted, watch, tell)
+    with _display(console, label, quiet) as (watch, tell), interruptible() as interrupted:
+        done = serve_forever(bundle, address, order, interrupted, watch, tell)
     if not done:
         click.echo(f"interrupted; go on with: offbeat deploy server {shlex.quote(str(place))}", err=True)
         sys.exit(INTERRUPTED)
-    _conclude(console, order.out, place.resolve().name, quiet)
+    _conclude(console, order.out, label, quiet)
 
 
 @deploy.command()

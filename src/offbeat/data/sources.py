@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import pathlib
 import pickle
@@ -33,13 +34,25 @@ class Digits(Source):
     """scikit-learn's 1,797 handwritten digits, 8×8 grey: no file and no network needed.  Every fifth is for test."""
 
     def load(self, folder: pathlib.Path) -> Dataset:
+        images, y = self._images()
+        x = (images / 16.0).astype(np.float32)[:, None]
+        order = stream("digits").permutation(len(x))
+        test, train = order[::5], np.setdiff1d(order, order[::5])
+        return from_arrays(x[train], y[train], x[test], y[test], classes=10)
+
+    def _images(self) -> tuple[Any, Any]:
+        """From the file itself where it can be found: to import scikit-learn takes longer than to train on it."""
+        package = importlib.util.find_spec("sklearn")
+        assert package is not None
+        assert package.origin is not None
+        file = pathlib.Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
         from sklearn.datasets import load_digits
 
         bunch: Any = load_digits()
-        x = (bunch.images / 16.0).astype(np.float32)[:, None]
-        order = stream("digits").permutation(len(x))
-        test, train = order[::5], np.setdiff1d(order, order[::5])
-        return from_arrays(x[train], bunch.target[train], x[test], bunch.target[test], classes=10)
+        return bunch.images, bunch.target
 
 
 @dataclass(kw_only=True, frozen=True)

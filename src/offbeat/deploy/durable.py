@@ -32,7 +32,8 @@ class Server:
         self.bundle, self.programs, self.order = bundle, programs, order
         (host, port), place = listen, bundle.place.resolve()
         self.home = place / "state"
-        self.link = Link(self.home, f"127.0.0.1:{port}", place / files.CA, [place])
+        here = "127.0.0.1" if host == "0.0.0.0" else host
+        self.link = Link(self.home, f"{here}:{port}", place / files.CA, [place])
         self.link.prepare()
         secret = ["--superexec-auth-secret-file", str(place / files.SECRET)]
         superlink = self._start(
@@ -42,7 +43,7 @@ class Server:
             "--database", str(self.home / "superlink.db"), "--isolation", "process", *secret,
             "--disable-runtime-dependency-installation",
         )  # fmt: skip
-        await_port(superlink, port, START_SECONDS)
+        await_port(superlink, here, port, START_SECONDS)
         self._register()
         self.superexec = self._start(
             "SuperExec", "flower-superexec", *self.link.tls, "--runtime-api-address", self.link.address, *secret
@@ -59,7 +60,7 @@ class Server:
             for text in losses.news():
                 said(text)
             if self.submission is None:
-                self._submit(tell)
+                self._submit(said)
             elif (state := self.submission.look()) is State.FINISHED:
                 return True
             elif state is State.FAILED:

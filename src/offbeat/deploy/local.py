@@ -25,13 +25,13 @@ def federate(order: Order, clients: int, interrupted: threading.Event, watch: Wa
 
     `tell` is given what the user should know while the run goes on.  Nothing is left running, whatever happens.
     """
-    with tempfile.TemporaryDirectory(prefix="offbeat-") as place:
+    with tempfile.TemporaryDirectory(prefix="offbeat-", ignore_cleanup_errors=True) as place:
         home = pathlib.Path(place)
         try:
             with Programs() as programs:
                 return _Federation(home, programs, order, clients).run(interrupted, watch, tell)
         finally:
-            if order.out.is_dir():
+            if order.out.is_dir() and (home / "logs").is_dir():
                 shutil.copytree(home / "logs", order.out / "logs", dirs_exist_ok=True)
 
 
@@ -47,7 +47,7 @@ class _Federation:
             "SuperLink", "flower-superlink", *self.link.tls, "--host", "127.0.0.1", "--port", str(port),
             "--isolation", "process", "--disable-runtime-dependency-installation", restart=False,
         )  # fmt: skip
-        await_port(self.superlink, port, START_SECONDS)
+        await_port(self.superlink, "127.0.0.1", port, START_SECONDS)
         self.superexec = self._start(
             "SuperExec", "flower-superexec", *self.link.tls, "--runtime-api-address", self.link.address
         )

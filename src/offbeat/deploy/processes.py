@@ -127,17 +127,23 @@ class Programs:
         self.end()
 
     def end(self) -> None:
-        """Those that were started last end first."""
-        for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
-            for program in reversed(self.all):
-                program.signal(number)
-            until = time.monotonic() + seconds
-            while any(program.group_alive for program in self.all) and time.monotonic() < until:
-                time.sleep(0.05)
-        self.all.clear()
+        """In good order; at once when Ctrl-C is pressed once more."""
+        try:
+            self._signal(signal.SIGTERM)
+        finally:
+            self._signal(signal.SIGKILL)
+            self.all.clear()
+
+    def _signal(self, number: int) -> None:
+        """To all groups, those that were started last first; wait for their end."""
+        for program in reversed(self.all):
+            program.signal(number)
+        until = time.monotonic() + GRACE
+        while any(program.group_alive for program in self.all) and time.monotonic() < until:
+            time.sleep(0.05)
 
 
-def await_port(program: Program, port: int, seconds: float, host: str = "127.0.0.1") -> None:
+def await_port(program: Program, host: str, port: int, seconds: float) -> None:
     """Wait until somebody listens."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and program.running:

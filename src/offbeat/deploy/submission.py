@@ -18,7 +18,7 @@ from offbeat.experiments.folder import in_use, read_json
 from offbeat.experiments.run import Glance
 
 ASK_SECONDS = 5.0  # between two questions to Flower
-GONE_SECONDS = 5.0  # nobody at work in the folder for so long: the server app has died
+GONE_SECONDS = 2.0  # nobody at work in the folder for so long: the server app has died
 END_SECONDS = 30.0  # for a server app to end in good order
 
 
@@ -70,7 +70,7 @@ class Submission:
             return State.FINISHED
         now = time.monotonic()
         self._missed = self._missed or now
-        if now - self._missed < GONE_SECONDS:  # it may be writing its last words
+        if now - self._missed < GONE_SECONDS or (self.out / "summary.json").is_file():  # its last words
             return State.RUNNING
         self.error = status.get("error") or "the server app has ended without a word"
         return State.FAILED

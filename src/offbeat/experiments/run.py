@@ -331,6 +331,7 @@ class Run:
             "lost": tally.lost,
             "late": tally.late,
             "virtual_seconds": tally.virtual_seconds,
+            "real": self.careful,  # clients, and seconds
             "wall_seconds": wall,
             "client_steps": tally.client_steps,
             "client_steps_per_second": tally.client_steps / wall if wall else 0.0,

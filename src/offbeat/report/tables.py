@@ -34,7 +34,8 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     caption = "accuracy: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
     table.add_column("", style="bold", overflow="fold")
-    timed = f"s to {100 * target:g} %" if target else "virtual s"
+    real = all(s.get("real") for group in summaries.values() for s in group)
+    timed = f"s to {100 * target:g} %" if target else "s" if real else "virtual s"
     columns = ("acc %", timed, "rounds", "up", "τ mean/max")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)

@@ -1,0 +1,229 @@
+"""Whole deployments with real processes: they learn, survive kills, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from offbeat.cli import main
+from offbeat.deploy.processes import free_ports
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+PATIENCE = 300.0  # seconds for anything, on a machine that does something else, too
+OFFBEAT = [sys.executable, "-c", "from offbeat.cli import main; main()"]
+
+EXPERIMENT = """
+rounds = {rounds}
+seed = 1
+[data]
+name = "digits"
+clients = 2
+[algorithm]
+name = "{algorithm}"
+[dispatch]
+name = "buffered"
+concurrency = 2
+buffer = 1
+[client]
+name = "sgd"
+lr = 0.5
+epochs = 10
+batch_size = 32
+[evaluation]
+every = 1
+"""
+
+
+OWN = """
+import pathlib, sys, torch
+
+def make(**_):
+    tried = pathlib.Path(__file__).with_name("tried")
+    if "clientapp" in sys.argv[0] and not tried.exists():
+        tried.touch()
+        raise ValueError("not at the first try")
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+"""
+
+
+class Commands:
+    """Commands of offbeat under one folder; every process that they start knows it by its environment."""
+
+    def __init__(self, place: pathlib.Path) -> None:
+        self.place = place
+        tmp = place / "tmp"
+        tmp.mkdir()
+        self.env = {**os.environ, "TMPDIR": str(tmp), "OMP_NUM_THREADS": "1"}
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, *words: object) -> subprocess.Popen[bytes]:
+        with (self.place / f"{name}.out").open("wb") as out:
+            process = subprocess.Popen(
+                [*OFFBEAT, *map(str, words)], cwd=self.place, env=self.env, stdout=out, stderr=subprocess.STDOUT
+            )
+        self.started.append(process)
+        return process
+
+    def run(self, *words: object) -> tuple[int, str]:
+        process = self.start("run", *words)
+        return process.wait(PATIENCE), self.said("run")
+
+    def said(self, name: str) -> str:
+        return (self.place / f"{name}.out").read_text(encoding="utf-8")
+
+    def living(self, program: str = "", home: pathlib.Path | None = None) -> list[int]:
+        """Processes of these commands, by their program and Flower's home; no zombies."""
+        pids = [int(place.name) for place in pathlib.Path("/proc").iterdir() if place.name.isdecimal()]
+        return [pid for pid in pids if self._is(pid, program, home)]
+
+    def _is(self, pid: int, program: str, home: pathlib.Path | None) -> bool:
+        try:
+            of = pathlib.Path(f"/proc/{pid}")
+            words = (of / "environ").read_bytes().split(b"\0")
+            command = (of / "cmdline").read_bytes().decode()
+            alive = (of / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+        mine = f"TMPDIR={self.place / 'tmp'}".encode() in words
+        return alive and mine and program in command and (home is None or f"FLWR_HOME={home}".encode() in words)
+
+
+@pytest.fixture
+def commands(tmp_path: pathlib.Path) -> Iterator[Commands]:
+    made = Commands(tmp_path)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.terminate()
+    for process in made.started:
+        process.wait(60)
+    left = made.living()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, "processes are left behind"
+    assert not list((tmp_path / "tmp").glob("offbeat-*")), "a temporary folder is left behind"
+
+
+def until(true: Callable[[], Any], what: str, watched: subprocess.Popen[bytes] | None = None) -> None:
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, f"not within {PATIENCE:g} s: {what}"
+        assert watched is None or watched.poll() is None, f"the command has ended before: {what}"
+        time.sleep(0.1)
+
+
+def version(run: pathlib.Path) -> int:
+    """The last one that is on disk."""
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return int(json.loads(lines[-1])["version"]) if lines else -1
+
+
+def trips(run: pathlib.Path) -> list[dict[str, Any]]:
+    text = (run / "trips.jsonl").read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def replayed(run: pathlib.Path) -> str:
+    result = CliRunner().invoke(main, ["replay", str(run)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_fedbuff_learns_on_this_machine_though_a_client_fails(commands: Commands, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "digits.toml").write_text(EXPERIMENT.format(rounds=3, algorithm="fedbuff") + '[model]\nname="own:make"')
+    status, said = commands.run("deploy", "local", "digits.toml", "--clients", 2, "--out", "run")
+    assert status == 0, said
+    assert "the client app raised an exception" in said
+    assert "not at the first try" in said
+    assert "run  run" in said
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["accuracy"] > 0.85
+    assert (tmp_path / "run" / "logs" / "node-1.log").is_file()
+    assert replayed(tmp_path / "run") == "version 3, 3 updates: x is the same, bit for bit\n"
+
+
+def test_ca2fl_learns_is_interrupted_and_goes_on(commands: Commands, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "digits.toml").write_text(EXPERIMENT.format(rounds=3, algorithm="ca2fl"))
+    command = ("deploy", "local", "digits.toml", "--out", "run")
+    first = commands.start("first", *command)
+    until(lambda: version(tmp_path / "run") >= 1, "a version", first)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+    assert "go on with: offbeat deploy local digits.toml --out run" in commands.said("first")
+    assert not commands.living()
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "interrupted"
+    replayed(tmp_path / "run")
+    status, said = commands.run(*command)
+    assert status == 0, said
+    assert "going on with run" in said
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["accuracy"] > 0.85
+    assert replayed(tmp_path / "run") == "version 3, 3 updates: x is the same, bit for bit\n"
+
+
+def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Path) -> None:
+    """TLS and node keys; a stranger is refused; SuperNode, server app and SuperLink are killed with SIGKILL."""
+    (port,), place = free_ports(1), tmp_path / "dep"
+    assert commands.run("deploy", "init", place, "--port", port, "--nodes", 3)[0] == 0
+    server, run = place / "server", place / "server" / "run"
+    (server / "nodes" / "node-2.pub").unlink()
+    (server / "experiment.toml").write_text(EXPERIMENT.format(rounds=1000, algorithm="fedbuff"))
+    (place / "client-0" / "own.py").write_text(
+        "from offbeat.data import Digits, data_dir\n\n\ndef load():\n    return Digits().load(data_dir(None))\n"
+    )
+    serving = commands.start("server", "deploy", "server", server, "--listen", f"127.0.0.1:{port}")
+    commands.start("client-0", "deploy", "client", place / "client-0", "--data", "own:load")
+    for node in (1, 2):
+        commands.start(f"client-{node}", "deploy", "client", place / f"client-{node}")
+    until(lambda: version(run) >= 2, "two versions", serving)
+
+    (node,) = commands.living("flower-supernode", place / "client-0" / "state")
+    os.kill(node, signal.SIGKILL)
+
+    (app,) = commands.living("flwr-serverapp", server / "state")
+    os.kill(app, signal.SIGKILL)
+    shutil.copytree(run, tmp_path / "copy")
+    before = version(run)
+    replayed(tmp_path / "copy")  # the checkpoint is what the log says
+    until(lambda: commands.living("flwr-serverapp", server / "state"), "another server app", serving)
+    until(lambda: version(run) > before, "training that goes on", serving)
+    versions = [json.loads(line)["version"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert versions == list(range(len(versions)))
+
+    (superlink,) = commands.living("flower-superlink", server / "state")
+    before = version(run)
+    os.kill(superlink, signal.SIGKILL)
+    until(lambda: version(run) > before + 1, "training with another SuperLink", serving)
+    assert "SuperLink has ended; it is started again" in commands.said("server")
+
+    def freed() -> dict[int, int]:
+        """By client that lost a job because its node was gone: the job."""
+        sent = {line["sent"]: line["client"] for line in trips(run) if "sent" in line}
+        lost = [line["lost"] for line in trips(run) if line.get("reason", "").startswith("the node is gone")]
+        return {sent[job]: job for job in lost}
+
+    until(freed, "the client of the dead node is free", serving)
+    ((client, job),) = freed().items()
+
+    def back() -> bool:
+        theirs = {line["sent"] for line in trips(run) if line.get("client") == client and line["sent"] > job}
+        return any(line.get("arrived") in theirs for line in trips(run))
+
+    until(back, "an update of the node that was started again", serving)
+    assert "Failed to activate SuperNode" in commands.said("client-2")
+
+    serving.send_signal(signal.SIGTERM)
+    assert serving.wait(60) == 130
+    replayed(run)
