@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
 from tests.deploy import stock
 from tests.deploy.double import Double, unreliable
+from tests.deploy.stock import accuracy
 
 from offbeat.algorithms import (
     ACE,
@@ -41,13 +42,6 @@ LR = ConfigRecord({"lr": 0.05})
 def grid(n: int = 4, **more: object) -> Double:
     nodes = [{"partition-id": i, "num-partitions": n} for i in range(n)]
     return Double(stock.app, nodes, **more)  # type: ignore[arg-type]
-
-
-def accuracy(version: int, arrays: ArrayRecord) -> MetricRecord:
-    model = stock.net(any("running" in name for name in arrays))
-    model.load_state_dict(arrays.to_torch_state_dict())
-    loss, right = stock.test(model, *stock.data(0, 1))
-    return MetricRecord({"accuracy": right, "loss": loss})
 
 
 def start(strategy: AsyncStrategy, double: Double, rounds: int = 20, normed: bool = False) -> Result:
@@ -148,7 +142,7 @@ def test_replies_that_are_late_doubled_or_senseless_do_no_harm(
 ) -> None:
     """One node answers twice, one after the time to live, one with other arrays, one with none, one as it should."""
     monkeypatch.setattr(transport, "GRACE", 0.0)
-    double = grid(5, fate=lambda n, message: 1.5 if message.metadata.dst_node_id == 1001 else 0.0)
+    double = grid(5, fate=lambda n, message: 1.5 if message.metadata.dst_node_id == 1001 else 0.1)
     plain = double._reply
 
     def reply(message: Message) -> None:
@@ -164,10 +158,10 @@ def test_replies_that_are_late_doubled_or_senseless_do_no_harm(
     monkeypatch.setattr(double, "_reply", reply)
     strategy = AsyncStrategy(FedBuff(), concurrency=5, buffer=3, folder=tmp_path)
     initial = ArrayRecord(stock.net().state_dict())
-    result = strategy.start(double, initial, 6, train_config=LR, timeout=1)
+    result = strategy.start(double, initial, 10, train_config=LR, timeout=1)
     lines = list(log.read(tmp_path))
     arrived = [line["arrived"] for line in lines if "arrived" in line]
-    assert len(arrived) == len(set(arrived)) >= 18, "no update counts twice"
+    assert len(arrived) == len(set(arrived)) >= 30, "no update counts twice"
     reasons = {line["reason"].split(":")[0] for line in lines if "lost" in line}
     assert "no answer within the time to live" in reasons
     assert any(reason.startswith("arrays [") for reason in reasons)

@@ -1,0 +1,35 @@
+"""The stock client app under an asynchronous server app: what `flwr run` is given."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from tests.deploy import stock
+
+from offbeat.algorithms import FedBuff
+from offbeat.deploy import AsyncStrategy
+
+client = stock.app
+server = ServerApp()
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    strategy = AsyncStrategy(FedBuff(), concurrency=2, buffer=1, min_nodes=2, evaluate_every=4, evaluate_clients=1)
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(stock.net().state_dict()),
+        num_rounds=4,
+        timeout=60,
+        train_config=ConfigRecord({"lr": 0.3}),
+        evaluate_fn=stock.accuracy,
+    )
+    found = {
+        "server": [record["accuracy"] for record in result.evaluate_metrics_serverapp.values()],
+        "clients": [record["eval_acc"] for record in result.evaluate_metrics_clientapp.values()],
+        "trained": len(result.train_metrics_clientapp),
+    }
+    pathlib.Path(str(context.run_config["out"])).write_text(json.dumps(found), encoding="utf-8")
