@@ -131,3 +131,28 @@ def server_costs(rows: Sequence[Mapping[str, Any]]) -> Table:
             size(row["memory_bytes_per_client"]) if row["memory_bytes"] else "–",
         )
     return table
+
+
+def deployments(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What `offbeat bench deploy` has measured: medians over the turns."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("", "seconds", "updates", "updates/s", "MB down", "MB up", "accuracy"):
+        table.add_column(name, justify="left" if not name else "right")
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(", ".join(str(row[name]) for name in ("mode", "model") if name in row), []).append(row)
+    for label, found in groups.items():
+
+        def middle(name: str, found: list[Mapping[str, Any]] = found) -> float:
+            return float(statistics.median(row[name] for row in found))
+
+        table.add_row(
+            label,
+            f"{middle('seconds'):.1f}",
+            f"{middle('updates'):.0f}",
+            f"{middle('updates_per_second'):.2f}",
+            f"{middle('bytes_down') / 1e6:.2f}",
+            f"{middle('bytes_up') / 1e6:.2f}",
+            f"{statistics.median(row['accuracies'][-1]['accuracy'] for row in found):.3f}",
+        )
+    return table

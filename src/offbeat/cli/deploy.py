@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from offbeat.cli_common import (
+from offbeat.cli.common import (
     INTERRUPTED,
     Group,
     data_dir_option,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.group(cls=Group)
 def deploy() -> None:
     """Train with real clients, over Flower."""
-    _need_flower()
+    need_flower()
 
 
 @deploy.command()
@@ -157,7 +157,7 @@ def client(place: pathlib.Path, data: str | None, data_dir: pathlib.Path | None,
 @data_dir_option
 def replay(folder: pathlib.Path, data_dir: pathlib.Path | None) -> None:
     """Let a deployment happen again from its log, and compare the models bit for bit."""
-    _need_flower()
+    need_flower()
     from offbeat.deploy.server import replay as again
 
     result = again(folder, str(data_dir) if data_dir else None)
@@ -173,7 +173,7 @@ def _address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _need_flower() -> None:
+def need_flower() -> None:
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError("a deployment needs Flower; install it with: pip install 'offbeat[flower]'")
 
