@@ -25,7 +25,7 @@ from offbeat.cli.common import (
     stem,
 )
 from offbeat.cli.deploy import deploy, replay
-from offbeat.errors import ConfigError, nearest
+from offbeat.errors import ConfigError
 from offbeat.version import __version__
 
 
