@@ -24,7 +24,7 @@ from offbeat.cli.common import (
     set_option,
     stem,
 )
-from offbeat.errors import ConfigError
+from offbeat.errors import ConfigError, OffbeatError
 
 if TYPE_CHECKING:
     from offbeat.experiments.run import Watch
@@ -74,10 +74,15 @@ def local(
     console = Console()
     if again and not quiet:
         console.print(f"going on with {folder}", highlight=False)
-    with _display(console, stem(file), quiet) as (watch, tell), interruptible() as interrupted:
-        done = federate(order, assembly.work.data.clients, interrupted, watch, tell)
+    same = f"offbeat deploy local {shlex.join(_same(file, clients, assignments, folder, data_dir))}"
+    try:
+        with _display(console, stem(file), quiet) as (watch, tell), interruptible() as interrupted:
+            done = federate(order, assembly.work.data.clients, interrupted, watch, tell)
+    except OffbeatError as error:
+        if any(folder.glob("checkpoint/*")):
+            raise OffbeatError(f"{error}\ngo on with: {same}") from error
+        raise
     if not done:
-        same = f"offbeat deploy local {shlex.join(_same(file, clients, assignments, folder, data_dir))}"
         click.echo(f"interrupted; go on with: {same}", err=True)
         sys.exit(INTERRUPTED)
     _conclude(console, folder, stem(file), quiet)

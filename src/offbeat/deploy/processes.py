@@ -24,7 +24,7 @@ STEADY = 60.0  # seconds after which it counts as well
 TAIL = 60  # lines of a log in which an error is looked for
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_CHATTER = ("INFO", "For more information")
+_CHATTER = re.compile(r"\bINFO\b|^For more information|^\s*$")
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Program:
         if not self.log.is_file():
             return ""
         text = _COLOUR.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
-        said = [line for line in text.splitlines()[-TAIL:] if line.strip(" \t") and not line.startswith(_CHATTER)]
+        said = [line for line in text.splitlines()[-TAIL:] if not _CHATTER.search(line)]
         errors = [place for place, line in enumerate(said) if "ERROR" in line]
         return "\n".join(said[errors[-1] :][:lines] if errors else said[-lines:])
 
