@@ -58,6 +58,17 @@ def make(**_):
 """
 
 
+MINE = """
+import pathlib, time
+from offbeat.data import Digits, data_dir
+
+def load():
+    pathlib.Path(__file__).with_name("at-work").touch()
+    time.sleep(1)
+    return Digits().load(data_dir(None))
+"""
+
+
 class Commands:
     """Commands of offbeat under one folder; every process that they start knows it by its environment."""
 
@@ -174,56 +185,54 @@ def test_ca2fl_learns_is_interrupted_and_goes_on(commands: Commands, tmp_path: p
 
 
 def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Path) -> None:
-    """TLS and node keys; a stranger is refused; SuperNode, server app and SuperLink are killed with SIGKILL."""
+    """TLS and node keys; a stranger is refused; SuperNode, SuperLink and server app are killed with SIGKILL."""
     (port,), place = free_ports(1), tmp_path / "dep"
     assert commands.run("deploy", "init", place, "--port", port, "--nodes", 3)[0] == 0
-    server, run = place / "server", place / "server" / "run"
+    server, run, first = place / "server", place / "server" / "run", place / "client-0"
     (server / "nodes" / "node-2.pub").unlink()
     (server / "experiment.toml").write_text(EXPERIMENT.format(rounds=1000, algorithm="fedbuff"))
-    (place / "client-0" / "own.py").write_text(
-        "from offbeat.data import Digits, data_dir\n\n\ndef load():\n    return Digits().load(data_dir(None))\n"
-    )
+    (first / "mine.py").write_text(MINE)
     serving = commands.start("server", "deploy", "server", server, "--listen", f"127.0.0.1:{port}")
-    commands.start("client-0", "deploy", "client", place / "client-0", "--data", "own:load")
+    commands.start("client-0", "deploy", "client", first, "--data", "mine:load")
     for node in (1, 2):
         commands.start(f"client-{node}", "deploy", "client", place / f"client-{node}")
-    until(lambda: version(run) >= 2, "two versions", serving)
+    until(lambda: version(run) >= 1, "a version", serving)
 
-    (node,) = commands.living("flower-supernode", place / "client-0" / "state")
+    (first / "at-work").unlink(missing_ok=True)
+    until((first / "at-work").exists, "a client at work", serving)
+    (node,) = commands.living("flower-supernode", first / "state")
     os.kill(node, signal.SIGKILL)
+    (superlink,), before = commands.living("flower-superlink", server / "state"), version(run)
+    os.kill(superlink, signal.SIGKILL)
+    until(lambda: version(run) > before + 1, "training without the node, with another SuperLink", serving)
+    assert "SuperLink has ended; it is started again" in commands.said("server")
 
+    until(lambda: freed(run), "the dead node's client is free", serving)
+    ((client, job),), before = freed(run).items(), version(run)
+    until(lambda: version(run) > before, "a version that knows of it", serving)
     (app,) = commands.living("flwr-serverapp", server / "state")
     os.kill(app, signal.SIGKILL)
     shutil.copytree(run, tmp_path / "copy")
     before = version(run)
-    replayed(tmp_path / "copy")  # the checkpoint is what the log says
-    until(lambda: commands.living("flwr-serverapp", server / "state"), "another server app", serving)
-    until(lambda: version(run) > before, "training that goes on", serving)
+    replayed(tmp_path / "copy")  # its checkpoint is what the log says
+    until(lambda: version(run) > before, "another server app that goes on", serving)
     versions = [json.loads(line)["version"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert versions == list(range(len(versions)))
 
-    (superlink,) = commands.living("flower-superlink", server / "state")
-    before = version(run)
-    os.kill(superlink, signal.SIGKILL)
-    until(lambda: version(run) > before + 1, "training with another SuperLink", serving)
-    assert "SuperLink has ended; it is started again" in commands.said("server")
-
-    def freed() -> dict[int, int]:
-        """By client that lost a job because its node was gone: the job."""
-        sent = {line["sent"]: line["client"] for line in trips(run) if "sent" in line}
-        lost = [line["lost"] for line in trips(run) if line.get("reason", "").startswith("the node is gone")]
-        return {sent[job]: job for job in lost}
-
-    until(freed, "the client of the dead node is free", serving)
-    ((client, job),) = freed().items()
-
-    def back() -> bool:
-        theirs = {line["sent"] for line in trips(run) if line.get("client") == client and line["sent"] > job}
-        return any(line.get("arrived") in theirs for line in trips(run))
-
-    until(back, "an update of the node that was started again", serving)
+    until(lambda: back(run, client, job), "an update of the node that was started again", serving)
     assert "Failed to activate SuperNode" in commands.said("client-2")
-
     serving.send_signal(signal.SIGTERM)
     assert serving.wait(60) == 130
     replayed(run)
+
+
+def freed(run: pathlib.Path) -> dict[int, int]:
+    """Clients that have lost a job with their nodes, and the job."""
+    sent = {line["sent"]: line["client"] for line in trips(run) if "sent" in line}
+    return {sent[line["lost"]]: line["lost"] for line in trips(run) if "the node is gone" in line.get("reason", "")}
+
+
+def back(run: pathlib.Path, client: int, job: int) -> bool:
+    """Whether an update of the client has arrived after that job."""
+    theirs = {line["sent"] for line in trips(run) if line.get("client") == client and line["sent"] > job}
+    return any(line.get("arrived") in theirs for line in trips(run))
