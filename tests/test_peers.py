@@ -65,7 +65,8 @@ def test_ratios_are_taken_within_a_turn(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_installed_package_says_where_the_scripts_are(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offbeat.cli, "__file__", str(tmp_path / "lib" / "offbeat" / "cli.py"))
+    commands = importlib.import_module("offbeat.cli.bench")
+    monkeypatch.setattr(commands, "__file__", str(tmp_path / "lib" / "offbeat" / "cli" / "bench.py"))
     result = CliRunner().invoke(offbeat.cli.main, ["bench", "peers", "--models", "lr"])
     assert result.exit_code == 2
     assert "clone the repository" in result.output

@@ -34,6 +34,7 @@ class Double(Grid):
         self.most = 0  # messages that were ever out at one node at once
         self._numbers, self._ids = itertools.count(1), itertools.count(first)
         self._inboxes: dict[int, queue.Queue[Message | None]] = {}
+        self._threads: list[threading.Thread] = []
         self._out: dict[int, int] = {}
         self._lock = threading.Lock()
         for node in nodes:
@@ -43,7 +44,10 @@ class Double(Grid):
         identity = next(self._ids) if identity is None else identity
         self.contexts[identity] = Context(1, identity, dict(node), RecordDict(), dict(self.config))
         self._inboxes[identity], self._out[identity] = queue.Queue(), 0
-        threading.Thread(target=self._serve, args=(identity, self._inboxes[identity]), daemon=True).start()
+        self._threads.append(
+            threading.Thread(target=self._serve, args=(identity, self._inboxes[identity]), daemon=True)
+        )
+        self._threads[-1].start()
         self.online.add(identity)
         return identity
 
@@ -52,8 +56,11 @@ class Double(Grid):
         self._inboxes[identity].put(None)
 
     def close(self) -> None:
+        """Nobody trains any more: models are made with torch's global generator, which threads would share."""
         for inbox in self._inboxes.values():
             inbox.put(None)
+        for thread in self._threads:
+            thread.join(30)
 
     # What a server app calls -----------------------------------------------------------------------------------
 

@@ -12,12 +12,14 @@ import pytest
 import torch
 from tests.deploy.double import Double, unreliable
 
-from offbeat.deploy import apps
-from offbeat.deploy.server import replay, serve
+from offbeat.deploy import apps, server
+from offbeat.deploy.server import replay
 from offbeat.errors import ConfigError, RunFolderError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.api import execute
 from offbeat.experiments.config import parse
+from offbeat.experiments.experiment import Experiment
+from offbeat.experiments.run import Result
 
 BASE = """
 rounds = 16
@@ -39,6 +41,13 @@ def toml(more: str) -> str:
 
 def grid(text: str, n: int = 4, **more: Any) -> Double:
     return Double(apps.client, [{"partition-id": i} for i in range(n)], {"experiment": json.dumps(text)}, **more)
+
+
+def serve(experiment: Experiment, double: Double, out: pathlib.Path, **more: Any) -> Result:
+    try:
+        return server.serve(experiment, double, out, **more)
+    finally:
+        double.close()
 
 
 @pytest.mark.parametrize("algorithm", ["fedbuff", "ca2fl", "mifa"])

@@ -27,8 +27,8 @@ class FakeLink:
         self.told: dict[str, Any] = {}
         self.answer: tuple[str, str] | Exception = ("running", "")
 
-    def submit(self, experiment: str, out: pathlib.Path, **more: Any) -> str:
-        self.told = {"experiment": experiment, "out": out, **more}
+    def submit(self, told: dict[str, Any]) -> str:
+        self.told = told
         return "17"
 
     def status(self, run: str) -> tuple[str, str]:
