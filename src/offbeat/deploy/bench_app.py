@@ -25,6 +25,7 @@ from offbeat.deploy.strategy import AsyncStrategy
 server = ServerApp()
 client = ClientApp()
 
+EPOCHS = 5
 CONFIG: dict[str, str | int | float] = {
     "mode": "", "out": "", "nodes": 2, "updates": 8, "hidden": 0, "target": 2.0, "seconds": 0.0, "slowdown": 1.0,
 }  # fmt: skip
@@ -56,7 +57,7 @@ def train(message: Message, context: Context) -> Message:
     time.sleep(settings["seconds"] * slow)  # what a device takes; the training itself is over in a moment
     x, y = digits(settings["partition-id"], settings["nodes"])
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    for batch in torch.split(torch.randperm(len(x)), 32):
+    for batch in (part for _ in range(EPOCHS) for part in torch.split(torch.randperm(len(x)), 32)):
         optimiser.zero_grad()
         nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
