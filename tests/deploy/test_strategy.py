@@ -32,7 +32,7 @@ from offbeat.algorithms import (
     FedLuck,
 )
 from offbeat.deploy import AsyncStrategy, log, transport
-from offbeat.engine import Anarchic, Periodic
+from offbeat.engine import Anarchic, Periodic, Rounds
 from offbeat.errors import ConfigError, OffbeatError
 from offbeat.experiments import checkpoint
 
@@ -229,6 +229,21 @@ def test_a_killed_run_goes_on_and_its_replay_is_the_same(algorithm: Algorithm, t
         assert not np.array_equal(before[name].numpy(), array.numpy())
     again = [line["sent"] for line in log.read(tmp_path) if "sent" in line]
     assert len(again) == len(set(again)), "jobs that were out are sent again under their numbers"
+
+
+def test_a_node_that_never_comes_back_after_a_kill_is_given_up(tmp_path: pathlib.Path) -> None:
+    """Its job would hold the next round up for ever."""
+    initial = ArrayRecord(stock.net().state_dict())
+
+    def killer(version: int, arrays: ArrayRecord) -> None:
+        if version == 2:
+            raise KilledError
+
+    strategy = AsyncStrategy(FedBuff(), dispatch=Rounds(concurrency=3), folder=tmp_path, min_nodes=2)
+    with pytest.raises(KilledError):
+        strategy.start(grid(3), initial, 4, train_config=LR, evaluate_fn=killer, timeout=2)
+    strategy.start(grid(2), initial, 4, train_config=LR, timeout=2)
+    assert "the node has not come back" in {line.get("reason") for line in log.read(tmp_path)}
 
 
 def test_what_is_refused() -> None:

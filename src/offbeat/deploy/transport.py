@@ -60,7 +60,8 @@ class Flower:
         self.bytes_down = 0
         self.flights: dict[str, Flight] = {}
         self.numbers: Mapping[str, Any] = {}  # that came with the last update
-        self._waiting: list[tuple[Job, float]] = []  # jobs of a run before this one, to be sent again
+        self._waiting: list[tuple[Job, float]] = []  # jobs of a run before this one, to be sent again …
+        self._waits_until = math.inf  # … if their clients come back before this
         self._ready: collections.deque[tuple[Event, bytes]] = collections.deque()
         self._ticks: list[float] = []
         self._joining: set[int] = set()  # clients to be given a job when they are there
@@ -195,7 +196,7 @@ class Flower:
         for job, sent in self._waiting:
             if job.client in self.nodes.online:
                 self._send(job, sent)
-            elif now - self.now > self.timeout:
+            elif now > self._waits_until:
                 self._ready.append((Lost(job, sent, "the node has not come back"), b""))
             else:
                 left.append((job, sent))
@@ -272,6 +273,7 @@ class Flower:
         self._origin = time.monotonic() - self.now
         self.nodes.load_state_dict(state["nodes"])
         self._waiting = [(Job(**parts), sent) for parts, sent in state["out"]]
+        self._waits_until = self.now + self.timeout
         self._ticks, self._joining = list(state["ticks"]), set(state["joining"])
         if self.log:
             self.log.cut(*state["log"])
