@@ -105,6 +105,27 @@ def test_a_flat_update_is_recognised_among_named_arrays() -> None:
     assert (found.examples, size > 4 * named.layout.dim) == (9, True)
 
 
+@pytest.mark.parametrize("body", [b"\x02\0\0\0[]", b'\x10\0\0\0{"parts":{"a":"x"}}', b'\x0c\0\0\0{"parts":17}'])
+def test_a_head_of_another_kind_is_refused(body: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.unpack(body)
+
+
+def test_a_reply_that_makes_no_sense_is_refused_not_raised() -> None:
+    """Whatever a client app returns, the server goes on."""
+    initial = ArrayRecord(stock.net().state_dict())
+    named = wire.Named(initial, ConfigRecord(), Compression())
+    senseless = [
+        RecordDict({wire.UPDATE: ArrayRecord({"another": wire.raw_array(b"")})}),
+        RecordDict({"arrays": initial, "metrics": MetricRecord({"num-examples": [1, 2]})}),
+        RecordDict({"arrays": ArrayRecord({name: wire.raw_array(b"?") for name in initial})}),
+    ]
+    for dialect in (named, wire.Flat(named.layout, Compression())):
+        for reply in senseless:
+            with pytest.raises(wire.WireError):
+                dialect.understand(job(named.x), reply)
+
+
 def test_places_of_nodes() -> None:
     nodes = Nodes(3)
     assert nodes.adopt([50, 40])

@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 THREADS = 16
 SOONEST, LATEST = 0.1, 3.0  # seconds between two looks for the same reply
 SHARE = 0.05  # of the time that it has been out
+WATCH_SECONDS = 2.0  # between two questions who is there
 PATIENCE = 300.0  # seconds for which nobody may answer: a SuperLink that is restarted takes a while
 
 Found = tuple[str, Message | Exception | None]
@@ -116,8 +117,8 @@ class Puller:
 class Watcher:
     """Asks who is there, every now and then, in a thread of its own."""
 
-    def __init__(self, grid: Grid, changed: Callable[[], None], every: float = 2.0) -> None:
-        self.grid, self.changed, self.every = grid, changed, every
+    def __init__(self, grid: Grid, changed: Callable[[], None]) -> None:
+        self.grid, self.changed = grid, changed
         self.seen: frozenset[int] | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="offbeat-nodes", daemon=True)
@@ -137,5 +138,5 @@ class Watcher:
         self._end.set()
 
     def _work(self) -> None:
-        while not self._end.wait(self.every):
+        while not self._end.wait(WATCH_SECONDS):
             self.look()

@@ -52,10 +52,9 @@ class Flight:
 class Flower:
     """One job in flight a node.  What the loop sees is logged, so that it can be replayed."""
 
-    def __init__(
-        self, grid: Grid, dialect: Dialect, nodes: Nodes, timeout: float, log: TripLog | None = None, every: float = 2.0
-    ) -> None:
-        self.grid, self.dialect, self.nodes, self.timeout, self.log = grid, dialect, nodes, timeout, log
+    def __init__(self, grid: Grid, dialect: Dialect, nodes: Nodes, timeout: float) -> None:
+        self.grid, self.dialect, self.nodes, self.timeout = grid, dialect, nodes, timeout
+        self.log: TripLog | None = None  # for those that have a folder
         self.now = 0.0
         self.bytes_down = 0
         self.flights: dict[str, Flight] = {}
@@ -67,7 +66,7 @@ class Flower:
         self._joining: set[int] = set()  # clients to be given a job when they are there
         self._origin = time.monotonic()
         self.puller = Puller(grid)
-        self.watcher = Watcher(grid, self.puller.nudge, every)
+        self.watcher = Watcher(grid, self.puller.nudge)
 
     # What the loop asks for ------------------------------------------------------------------------------------
 
@@ -229,13 +228,12 @@ class Flower:
             flight.answered(reply.content)
             return Tick(), b""
         try:
-            payload, size = self.dialect.payload(flight.job, reply.content)
-            update = self.dialect.read(flight.job, payload)
+            update, payload = self.dialect.understand(flight.job, reply.content)
         except WireError as error:
             return self._lost(identity, str(error)), b""
         del self.flights[identity]
         self.numbers = metrics(reply.content)
-        return Arrival(flight.job, dataclasses.replace(update, wire_bytes=size), flight.sent), payload
+        return Arrival(flight.job, update, flight.sent), payload
 
     def _lost(self, identity: str, reason: str) -> Event:
         flight = self.flights.pop(identity)

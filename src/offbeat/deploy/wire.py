@@ -7,6 +7,7 @@ array back, the *payload*.  Clients that know nothing of offbeat get and send th
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from abc import ABC, abstractmethod
@@ -53,7 +54,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
         for name, size in head.pop("parts").items():
             parts[name] = payload[place : place + size]
             place += size
-    except (struct.error, ValueError, KeyError, AttributeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"not a payload of offbeat: {error}") from error
     if place != len(payload):
         raise WireError(f"a payload of {len(payload)} bytes, {place} expected")
@@ -118,6 +119,14 @@ class Dialect(ABC):
     def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:
         """A reply's update as a payload, and the bytes of the arrays that really came."""
 
+    def understand(self, job: Job, reply: RecordDict) -> tuple[Update, bytes]:
+        """A reply's update, with the bytes that really came, and its payload."""
+        try:
+            payload, size = self.payload(job, reply)
+            return dataclasses.replace(self.read(job, payload), wire_bytes=size), payload
+        except (ValueError, KeyError, TypeError) as error:  # what a client sends may be anything
+            raise WireError(f"the reply makes no sense: {error!r}") from error
+
     def read(self, job: Job, payload: bytes) -> Update:
         return decode_update(payload, self.codec, self.layout, job)
 
@@ -166,9 +175,8 @@ class Flat(Dialect):
         )  # fmt: skip
 
     def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:
-        if UPDATE not in reply.array_records:
+        if (body := _flat_update(reply)) is None:
             raise WireError(f"no record {UPDATE!r}: is the client app offbeat's?")
-        body = reply.array_records[UPDATE]["payload"].data
         return body, len(body)
 
 
@@ -209,8 +217,7 @@ class Named(Dialect):
         return RecordDict({"arrays": self.arrays(job.x, job.extra.get(BUFFERS)), "config": config})
 
     def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:
-        if UPDATE in reply.array_records:
-            body = reply.array_records[UPDATE]["payload"].data
+        if (body := _flat_update(reply)) is not None:
             return body, len(body)
         arrays = next(iter(reply.array_records.values()), None)
         if arrays is None or set(arrays) != set(self.names):
@@ -245,6 +252,11 @@ def coded_reply(message: Message, trained: ArrayRecord, numbers: MetricRecord, c
     payload = named.encode(job, {name: array.numpy() for name, array in trained.items()}, codec, numbers)
     arrays = ArrayRecord({"payload": raw_array(payload)})
     return Message(RecordDict({UPDATE: arrays, "metrics": numbers}), reply_to=message)
+
+
+def _flat_update(reply: RecordDict) -> bytes | None:
+    """The payload of a client that knows offbeat."""
+    return reply.array_records[UPDATE]["payload"].data if UPDATE in reply.array_records else None
 
 
 def _layout(values: Mapping[str, Any], names: list[str]) -> Layout:
