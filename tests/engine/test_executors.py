@@ -234,25 +234,29 @@ def test_auto_takes_the_fastest_and_remembers(monkeypatch: pytest.MonkeyPatch) -
     w = work(built(MLP()), RULES[0])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     found = {"vectorised": 95.0, "sequential": 100.0, "stacks": 104.0, "processes": 90.0}
-    assert choose("auto", w, 6) == ("vectorised", found), "not worth a change"
-    assert choose("auto", work(built(MLP()), RULES[0]), 6)[0] == "vectorised"
+    assert choose("auto", w, 6, 10_000) == ("vectorised", found), "not worth a change"
+    assert choose("auto", work(built(MLP()), RULES[0]), 6, 10_000)[0] == "vectorised"
     assert watched == ["Vectorised", "Sequential", "Stacks", "Processes"]
     speed |= {"Sequential": 2000.0, "Processes": 9000.0, "Stacks": 9000.0}
-    name, tried = choose("auto", work(built(MLP()), RULES[1]), 6)
+    name, tried = choose("auto", work(built(MLP()), RULES[1]), 6, 10_000)
     assert name == "sequential", "another rule is tried anew"
     assert "processes" not in tried, "a light model is not worth their messages"
     assert "stacks" not in tried, "stacking has lost"
     speed |= {"Vectorised": 5000.0}
-    assert choose("auto", work(built(MLP()), RULES[2]), 6)[0] == "stacks"
+    assert choose("auto", work(built(MLP()), RULES[2]), 6, 10_000)[0] == "stacks"
     speed |= {"Stacks": -1.0}
-    assert choose("auto", work(built(MLP()), RULES[3]), 6)[0] == "vectorised"
-    assert choose("vectorised", w, 6) == ("vectorised", {})
+    assert choose("auto", work(built(MLP()), RULES[3]), 6, 10_000)[0] == "vectorised"
+    assert choose("vectorised", w, 6, 10_000) == ("vectorised", {})
+    speed |= {"Vectorised": 60.0}
+    watched.clear()
+    assert choose("auto", work(built(MLP()), RULES[0]), 6, 1)[0] == "vectorised"
+    assert watched == ["Vectorised"], "a run of a moment: no other is tried"
 
 
 def test_a_trial_leaves_no_trace() -> None:
     w = work(built(MLP()), Scaffold(lr=0.1, epochs=1, batch_size=8))
     before, state = w.layout.read(w.module), torch.get_rng_state()
-    assert choose("auto", w, 4)[0] in EXECUTORS
+    assert choose("auto", w, 4, 10_000)[0] in EXECUTORS
     assert torch.equal(w.layout.read(w.module), before)
     assert torch.equal(torch.get_rng_state(), state)
     assert w.kept == {"c_i": {}, "error": {}}
@@ -271,6 +275,6 @@ def test_a_model_that_cannot_be_stacked() -> None:
             return out if out.sum().item() > 0 else -out
 
     w = work(Branching(), RULES[0])
-    assert choose("auto", w, 4)[0] in ("sequential", "processes")
+    assert choose("auto", w, 4, 10_000)[0] in ("sequential", "processes")
     with pytest.raises(ConfigError, match=r"executor: 'vectorised' cannot run this model: .*item"):
-        choose("vectorised", w, 4)
+        choose("vectorised", w, 4, 10_000)

@@ -62,12 +62,12 @@ def test_a_model_that_mixes_its_batch_is_not_stacked() -> None:
     dataset = Synthetic(examples=300, test_examples=60, features=12, classes=3).load(pathlib.Path())
     for module in (Mixing(), nn.Sequential(nn.BatchNorm1d(12, track_running_stats=False), nn.Linear(12, 3))):
         work = Work(module, Federated.of(dataset, [range(10), range(10, 23)]), ob.SGD(), CPU)
-        assert choose("auto", work, 4)[0] in ("sequential", "processes")
+        assert choose("auto", work, 4, 10_000)[0] in ("sequential", "processes")
         with pytest.raises(ob.ConfigError, match="mixes the examples of a batch"):
-            choose("vectorised", work, 4)
+            choose("vectorised", work, 4, 10_000)
     dropout = nn.Sequential(nn.Linear(12, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     work = Work(dropout, Federated.of(dataset, [range(10), range(10, 23)]), ob.SGD(), CPU)
-    assert choose("vectorised", work, 4)[0] == "vectorised", "dropout does not mix"
+    assert choose("vectorised", work, 4, 10_000)[0] == "vectorised", "dropout does not mix"
 
 
 class Counting(nn.Module):

@@ -134,7 +134,7 @@ class Experiment(Options):
     seed: Natural = 0
     device: Literal["cpu", "cuda"] = "cpu"
     executor: Choice = "auto"
-    """What does the clients' work; `auto` tries those that can, for a moment, and takes the fastest."""
+    """What does the clients' work; in a run of more than seconds `auto` tries those that can and takes the fastest."""
     precision: Precision = "tf32"
     """Of products and convolutions on a GPU: full, with inputs rounded to 10 bits, or bfloat16; a CPU has no TF32."""
 
@@ -198,7 +198,7 @@ class Experiment(Options):
         )
         network = self.algorithm.network()
         if network is None:
-            name, rates = choose(self.executor, work, busy or min(data.clients, 10))
+            name, rates = choose(self.executor, work, busy or min(data.clients, 10), self.rounds)
             return Assembly(self, name, EXECUTORS[name](work), Evaluator(work, self.evaluation.batch_size), rates)
         self._check_network(network, work)
         try:

@@ -38,23 +38,25 @@ TRIED_STEPS = 10  # at most, of each client on trial: what a job costs beside it
 TRIED_SECONDS = 0.5  # for each candidate, after it has been set up
 AHEAD = 1.1  # a candidate replaces an earlier one that is slower than this
 HEAVY = 1000.0  # client-steps a second, under which processes are worth their messages
+SHORT = 10.0  # seconds: a run that the first candidate does in less is not worth trying others, nor their other bits
 
 _LOG = logging.getLogger("offbeat")
 _CHOSEN: dict[object, tuple[str, dict[str, float]]] = {}
 
 
-def choose(choice: Choice, work: Work, together: int) -> tuple[Name, dict[str, float]]:
+def choose(choice: Choice, work: Work, together: int, rounds: int) -> tuple[Name, dict[str, float]]:
     """The executor's name, and for `auto` the client-steps a second of each candidate on jobs that come `together`.
 
-    What was found for a model, a rule and a device holds for the rest of the process: the runs of a sweep agree.
+    At most `together` jobs a round are expected.  What was found for a model, a rule, a device and an amount of work
+    holds for the rest of the process: the runs of a sweep agree.
     """
     if choice != "auto":
         if reason := why_not(choice, work):
             raise ConfigError(f"{choice!r} cannot run this model: {reason}  Use 'sequential'.", key="executor")
         return choice, {}
-    setting = (str(work.module), work.layout.fingerprint, work.rule, work.device, work.precision, together)
+    setting = (str(work.module), work.layout.fingerprint, work.rule, work.device, work.precision, together, rounds)
     if setting not in _CHOSEN:
-        _CHOSEN[setting] = _fastest(work, together)
+        _CHOSEN[setting] = _fastest(work, together, rounds)
     name, rates = _CHOSEN[setting]
     return name, rates  # type: ignore[return-value]
 
@@ -71,12 +73,14 @@ def why_not(name: str, work: Work) -> str | None:
     return why_not_stackable(work) if name == "stacks" else None
 
 
-def _fastest(work: Work, together: int) -> tuple[str, dict[str, float]]:
+def _fastest(work: Work, together: int, rounds: int) -> tuple[str, dict[str, float]]:
     """Try what can run the model; on a GPU uncompiled, which ranked a CNN and a ResNet alike and takes no minute."""
     gpu = work.device.type == "cuda"
     able = [n for n in ("vectorised", "graphs" if gpu else "sequential") if why_not(n, work) is None] or ["sequential"]
     if not gpu and why_not("processes", work) is None and len(os.sched_getaffinity(0)) > 1:
         able += ["stacks", "processes"]
+    tasks = trial(work, together, TRIED_STEPS)
+    steps = rounds * sum(work.steps(job.client) for _, job in tasks)
     rates: dict[str, float] = {}
     best = able[0]
     for name in able if len(able) > 1 else ():
@@ -84,10 +88,12 @@ def _fastest(work: Work, together: int) -> tuple[str, dict[str, float]]:
             continue
         with contextlib.closing(_on_trial(name, work)) as executor:
             try:
-                rates[name] = client_steps_per_second(executor, trial(work, together, TRIED_STEPS))
+                rates[name] = client_steps_per_second(executor, tasks)
             except ConfigError:  # a child of this program cannot differentiate
                 continue
         best = name if rates[name] > AHEAD * rates[best] else best
+        if steps < SHORT * rates[best]:
+            break
     told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
     _LOG.info("executor %s (client-steps a second on trial: %s)", best, told)
     return best, rates
