@@ -18,11 +18,11 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    strategy = AsyncStrategy(FedBuff(), concurrency=2, buffer=1, min_nodes=2, evaluate_every=4, evaluate_clients=1)
+    strategy = AsyncStrategy(FedBuff(), concurrency=2, buffer=1, min_nodes=2, evaluate_every=2, evaluate_clients=1)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(stock.net().state_dict()),
-        num_rounds=4,
+        num_rounds=2,
         timeout=60,
         train_config=ConfigRecord({"lr": 0.3}),
         evaluate_fn=stock.accuracy,

@@ -64,7 +64,7 @@ from offbeat.data import Digits, data_dir
 
 def load():
     pathlib.Path(__file__).with_name("at-work").touch()
-    time.sleep(1)
+    time.sleep(2)
     return Digits().load(data_dir(None))
 """
 
@@ -135,11 +135,15 @@ def until(true: Callable[[], Any], what: str, watched: subprocess.Popen[bytes] |
         time.sleep(0.1)
 
 
+def metrics(run: pathlib.Path) -> list[dict[str, Any]]:
+    file = run / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+
 def version(run: pathlib.Path) -> int:
     """The last one that is on disk."""
-    file = run / "metrics.jsonl"
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return int(json.loads(lines[-1])["version"]) if lines else -1
+    lines = metrics(run)
+    return int(lines[-1]["version"]) if lines else -1
 
 
 def trips(run: pathlib.Path) -> list[dict[str, Any]]:
@@ -147,10 +151,66 @@ def trips(run: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+def freed(run: pathlib.Path) -> dict[int, int]:
+    """Clients that have lost a job with their nodes, and the job."""
+    sent = {line["sent"]: line["client"] for line in trips(run) if "sent" in line}
+    return {sent[line["lost"]]: line["lost"] for line in trips(run) if "the node is gone" in line.get("reason", "")}
+
+
+def back(run: pathlib.Path, client: int, job: int) -> bool:
+    """Whether an update of the client has arrived after that job."""
+    theirs = {line["sent"] for line in trips(run) if line.get("client") == client and line["sent"] > job}
+    return any(line.get("arrived") in theirs for line in trips(run))
+
+
 def replayed(run: pathlib.Path) -> str:
     result = CliRunner().invoke(main, ["replay", str(run)])
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Path) -> None:
+    """TLS and node keys; a stranger is refused; SuperNode, SuperLink and server app are killed with SIGKILL."""
+    (port,), place = free_ports(1), tmp_path / "dep"
+    assert commands.run("deploy", "init", place, "--port", port, "--nodes", 3)[0] == 0
+    server, run, first = place / "server", place / "server" / "run", place / "client-0"
+    (server / "nodes" / "node-2.pub").unlink()
+    (server / "experiment.toml").write_text(EXPERIMENT.format(rounds=1000, algorithm="fedbuff"))
+    for node in (0, 1):
+        (place / f"client-{node}" / "mine.py").write_text(MINE)
+    serving = commands.start("server", "deploy", "server", server, "--listen", f"127.0.0.1:{port}")
+    for node in (0, 1):
+        commands.start(f"client-{node}", "deploy", "client", place / f"client-{node}", "--data", "mine:load")
+    stranger = commands.start("client-2", "deploy", "client", place / "client-2")
+    until(lambda: "Failed to activate SuperNode" in commands.said("client-2"), "a stranger is refused", stranger)
+    stranger.terminate()
+    until(lambda: version(run) >= 1, "a version", serving)
+
+    (first / "at-work").unlink(missing_ok=True)
+    until((first / "at-work").exists, "a client at work", serving)
+    (node,) = commands.living("flower-supernode", first / "state")
+    os.kill(node, signal.SIGKILL)
+    (superlink,), before = commands.living("flower-superlink", server / "state"), version(run)
+    os.kill(superlink, signal.SIGKILL)
+    until(lambda: version(run) > before, "training without the node, with another SuperLink", serving)
+    assert "SuperLink has ended; it is started again" in commands.said("server")
+
+    (app,) = commands.living("flwr-serverapp", server / "state")
+    os.kill(app, signal.SIGKILL)
+    shutil.copytree(run, tmp_path / "copy")
+    before = version(run)
+    replayed(tmp_path / "copy")  # its checkpoint is what the log says
+    until(lambda: version(run) > before, "another server app that goes on", serving)
+    versions = [line["version"] for line in metrics(run)]
+    assert versions == list(range(len(versions)))
+
+    until(lambda: freed(run), "the dead node's client is free", serving)
+    ((client, job),) = freed(run).items()
+    until(lambda: back(run, client, job), "an update of the node that was started again", serving)
+    serving.send_signal(signal.SIGTERM)
+    assert serving.wait(60) == 130
+    assert max(line["accuracy"] for line in metrics(run)) > 0.85
+    replayed(run)
 
 
 def test_fedbuff_learns_on_this_machine_though_a_client_fails(commands: Commands, tmp_path: pathlib.Path) -> None:
@@ -182,57 +242,3 @@ def test_ca2fl_learns_is_interrupted_and_goes_on(commands: Commands, tmp_path: p
     assert "going on with run" in said
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["accuracy"] > 0.85
     assert replayed(tmp_path / "run") == "version 3, 3 updates: x is the same, bit for bit\n"
-
-
-def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Path) -> None:
-    """TLS and node keys; a stranger is refused; SuperNode, SuperLink and server app are killed with SIGKILL."""
-    (port,), place = free_ports(1), tmp_path / "dep"
-    assert commands.run("deploy", "init", place, "--port", port, "--nodes", 3)[0] == 0
-    server, run, first = place / "server", place / "server" / "run", place / "client-0"
-    (server / "nodes" / "node-2.pub").unlink()
-    (server / "experiment.toml").write_text(EXPERIMENT.format(rounds=1000, algorithm="fedbuff"))
-    (first / "mine.py").write_text(MINE)
-    serving = commands.start("server", "deploy", "server", server, "--listen", f"127.0.0.1:{port}")
-    commands.start("client-0", "deploy", "client", first, "--data", "mine:load")
-    for node in (1, 2):
-        commands.start(f"client-{node}", "deploy", "client", place / f"client-{node}")
-    until(lambda: version(run) >= 1, "a version", serving)
-
-    (first / "at-work").unlink(missing_ok=True)
-    until((first / "at-work").exists, "a client at work", serving)
-    (node,) = commands.living("flower-supernode", first / "state")
-    os.kill(node, signal.SIGKILL)
-    (superlink,), before = commands.living("flower-superlink", server / "state"), version(run)
-    os.kill(superlink, signal.SIGKILL)
-    until(lambda: version(run) > before + 1, "training without the node, with another SuperLink", serving)
-    assert "SuperLink has ended; it is started again" in commands.said("server")
-
-    until(lambda: freed(run), "the dead node's client is free", serving)
-    ((client, job),), before = freed(run).items(), version(run)
-    until(lambda: version(run) > before, "a version that knows of it", serving)
-    (app,) = commands.living("flwr-serverapp", server / "state")
-    os.kill(app, signal.SIGKILL)
-    shutil.copytree(run, tmp_path / "copy")
-    before = version(run)
-    replayed(tmp_path / "copy")  # its checkpoint is what the log says
-    until(lambda: version(run) > before, "another server app that goes on", serving)
-    versions = [json.loads(line)["version"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert versions == list(range(len(versions)))
-
-    until(lambda: back(run, client, job), "an update of the node that was started again", serving)
-    assert "Failed to activate SuperNode" in commands.said("client-2")
-    serving.send_signal(signal.SIGTERM)
-    assert serving.wait(60) == 130
-    replayed(run)
-
-
-def freed(run: pathlib.Path) -> dict[int, int]:
-    """Clients that have lost a job with their nodes, and the job."""
-    sent = {line["sent"]: line["client"] for line in trips(run) if "sent" in line}
-    return {sent[line["lost"]]: line["lost"] for line in trips(run) if "the node is gone" in line.get("reason", "")}
-
-
-def back(run: pathlib.Path, client: int, job: int) -> bool:
-    """Whether an update of the client has arrived after that job."""
-    theirs = {line["sent"] for line in trips(run) if line.get("client") == client and line["sent"] > job}
-    return any(line.get("arrived") in theirs for line in trips(run))

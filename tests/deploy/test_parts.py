@@ -162,7 +162,7 @@ def test_a_slow_uplink_holds_up_nobody() -> None:
     double.replies = {name: [reply] for name in names}
     started = time.monotonic()
     for name in names:
-        puller.watch(name)
+        puller.watch(name, 1)
     found = [puller.found.get(timeout=5)[0] for _ in range(30)]
     assert time.monotonic() - started < 1.5
     assert "slow" not in found
@@ -175,7 +175,7 @@ def test_replies_that_nobody_takes_do_not_pile_up() -> None:
     puller = pull.Puller(double)
     for n in range(200):
         double.replies[f"m{n}"] = [Message(RecordDict(), 1, "train")]
-        puller.watch(f"m{n}")
+        puller.watch(f"m{n}", 1)
     time.sleep(0.5)
     assert len(double.replies) >= 200 - 3 * pull.THREADS
     puller.close()
@@ -190,11 +190,33 @@ def test_a_superlink_that_is_away_for_a_moment_is_waited_for() -> None:
     double.down = True
     puller = pull.Puller(double, patience=0.5)
     double.replies["m"] = [Message(RecordDict(), 1, "train")]
-    puller.watch("m")
+    puller.watch("m", 1)
     time.sleep(0.2)
     double.down = False
     assert puller.found.get(timeout=5)[1] is not None
     double.down = True
-    puller.watch("n")
+    puller.watch("n", 1)
     assert isinstance(puller.found.get(timeout=5)[1], ConnectionError)
     puller.close()
+
+
+def test_a_message_to_a_node_that_is_gone_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only while the node is away does Flower say that the message is lost."""
+    monkeypatch.setattr(pull, "SOONEST", 60.0)
+    double = Double(stock.app, [])
+    double.join({}, identity=7)
+    double.join({}, identity=8)
+    puller = pull.Puller(double)
+    watcher = pull.Watcher(double, puller.look_up)
+    watcher.look()
+    assert puller.found.get(timeout=5) == ("", None)
+    for node in (7, 8):
+        double.replies[f"to {node}"] = [Message(RecordDict(), 1, "train")]
+        puller.watch(f"to {node}", node)
+    double.leave(7)
+    watcher.look()
+    found = {puller.found.get(timeout=5)[0] for _ in range(2)}
+    assert found == {"", "to 7"}, "the other one is not due yet"
+    assert puller.found.empty()
+    puller.close()
+    double.close()

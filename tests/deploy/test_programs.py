@@ -58,13 +58,22 @@ def test_a_program_ends_with_all_that_it_has_started(tmp_path: pathlib.Path, mon
 
 def test_what_dies_is_started_again_and_its_orphans_are_ended(tmp_path: pathlib.Path) -> None:
     with Programs() as programs:
-        it = programs.start(python(tmp_path, STUBBORN, pause=0.1))
-        until(lambda: it.log.read_text().endswith("\n"))
-        child = int(it.log.read_text())
+        heard: list[str] = []
+
+        def pause(said: str) -> float:
+            heard.append(said)
+            return 0.1
+
+        it = python(tmp_path, STUBBORN, pause=pause)
+        it.log.write_text("of a life before\n")
+        programs.start(it)
+        until(lambda: it.log.read_text().count("\n") == 2)
+        child = int(it.log.read_text().splitlines()[1])
         os.kill(it.pid, signal.SIGKILL)
         until(lambda: not it.running)
         assert programs.look() == [it]
         assert programs.look() == [], "it is told once"
+        assert heard == [f"{child}\n"]
         until(lambda: gone(child))
         until(lambda: programs.look() or it.running)
         assert it.starts == 2

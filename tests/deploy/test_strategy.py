@@ -31,7 +31,7 @@ from offbeat.algorithms import (
     FedDyn,
     FedLuck,
 )
-from offbeat.deploy import AsyncStrategy, log, transport
+from offbeat.deploy import AsyncStrategy, log, pull, transport
 from offbeat.engine import Anarchic, Periodic, Rounds
 from offbeat.errors import ConfigError, OffbeatError
 from offbeat.experiments import checkpoint
@@ -137,6 +137,14 @@ def test_an_error_frees_the_client_whatever_its_code(code: int, tmp_path: pathli
     assert all(reason.endswith("because") for reason in reasons)
 
 
+def test_a_node_that_is_gone_is_given_nothing_until_it_is_seen_again(tmp_path: pathlib.Path) -> None:
+    double = grid(2, fate=lambda n, message: Error(5) if message.metadata.dst_node_id == 1001 else 0.05)
+    start(AsyncStrategy(FedBuff(), concurrency=2, buffer=1, folder=tmp_path), double, rounds=20)
+    given = [line for line in log.read(tmp_path) if line.get("node") == "1001"]
+    assert 1 <= len(given) <= 2 + given[-1]["at"] / pull.WATCH_SECONDS
+    assert [0] in [line["nodes"] for line in log.read(tmp_path) if "nodes" in line]
+
+
 def test_replies_that_are_late_doubled_or_senseless_do_no_harm(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
@@ -187,7 +195,7 @@ def test_nodes_come_and_go(tmp_path: pathlib.Path) -> None:
     """One leaves for good in mid job, another takes its place; the memory goes on with the client."""
     double = grid(3)
     double.fate = lambda n, message: (
-        _leave(double, message) if message.metadata.dst_node_id == 1002 and n == 2 else 0.02
+        _leave(double, message) if message.metadata.dst_node_id == 1002 and n == 2 else 0.15
     )
 
     def _leave(double: Double, message: Message) -> Error:

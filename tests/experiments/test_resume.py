@@ -13,8 +13,10 @@ import time
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import offbeat as ob
+from offbeat.cli import main
 from offbeat.data import Digits
 from offbeat.experiments import api, checkpoint, run
 from offbeat.experiments.experiment import Data, Experiment
@@ -63,11 +65,12 @@ def results(folder: pathlib.Path) -> tuple[bytes, list[dict[str, Any]], bytes]:
     return (folder / "model.safetensors").read_bytes(), metrics, (folder / "updates.npy").read_bytes()
 
 
-@pytest.mark.parametrize(("algorithm", "seed"), [("mf-ca2fl", 0), ("fedasync", 1), ("fedavg", 2)])
+@pytest.mark.parametrize(("algorithm", "seed"), [("mf-ca2fl", 0), ("fedavg", 2)])
 def test_kill_nine_and_resume(algorithm: str, seed: int, tmp_path: pathlib.Path) -> None:
     toml = tmp_path / "run.toml"
     toml.write_text(CONFIG.format(algorithm=algorithm))
-    assert offbeat("run", str(toml), "--out", str(tmp_path / "whole")).wait(120) == 0
+    whole = CliRunner().invoke(main, ["run", str(toml), "--out", str(tmp_path / "whole"), "--quiet"])
+    assert whole.exit_code == 0, whole.output
     moments = random.Random(seed)
     kills, command = 0, ["run", str(toml), "--out", str(tmp_path / "killed")]
     while True:

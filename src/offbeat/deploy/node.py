@@ -11,7 +11,10 @@ from offbeat.deploy.flower import environment, program
 from offbeat.deploy.processes import Program, Programs, free_ports
 from offbeat.deploy.tell import Said, Tell
 
-PAUSE = 10.0  # a node is refused while the SuperLink still takes it to be there; it comes in by trying
+SOON = 10.0  # seconds before one that has been refused tries again
+# The SuperLink takes a node to be there for 60 s after its last sign of life, and refuses another with its key.  Back
+# the moment after, it would not be seen to have been away, and the job that died with it would be waited for.
+AWAY = 65.0
 LOOK_SECONDS = 0.5
 
 
@@ -33,8 +36,12 @@ def keep_node(
     said = Said(tell)
     with Programs() as programs:
         env = environment(home, [place, pathlib.Path.cwd()])
-        node = programs.start(Program("SuperNode", command, env, home / "logs" / "supernode.log", PAUSE))
+        node = programs.start(Program("SuperNode", command, env, home / "logs" / "supernode.log", _pause))
         tell(f"taking part at {superlink}; log: {node.log}")
         while not interrupted.wait(LOOK_SECONDS):
             if programs.look():
                 said(f"the SuperNode has ended; it is started again. Its last words:\n{node.last_words()}")
+
+
+def _pause(said: str) -> float:
+    return AWAY if "SuperNode ID:" in said else SOON

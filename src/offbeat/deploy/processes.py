@@ -12,14 +12,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
 from offbeat.errors import OffbeatError
 
 GRACE = 8.0  # seconds between SIGTERM and SIGKILL
-SHORTEST, LONGEST = 2.0, 60.0  # seconds before a program is started again, doubled as long as it keeps dying young
+SHORTEST, LONGEST = 2.0, 60.0  # seconds before a program is started again, doubled while it keeps dying young
 STEADY = 60.0  # seconds after which it counts as well
 TAIL = 60  # lines of a log in which an error is looked for
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
@@ -35,17 +35,19 @@ class Program:
     command: Sequence[str]
     env: Mapping[str, str]
     log: pathlib.Path
-    pause: float | None = None  # before it is started again; None: with a pause that grows
+    pause: Callable[[str], float] | None = None  # before it is started again, by what it has printed in this life
     restart: bool = True
     starts: int = 0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _since: float = 0.0
+    _begin: int = 0  # of this life in the log
     _due: float | None = None
     _wait: float = SHORTEST
 
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
+            self._begin = log.tell()
             self._process = subprocess.Popen(
                 self.command, env=dict(self.env), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True, preexec_fn=_die_with_parent if sys.platform == "linux" else None,
@@ -70,7 +72,7 @@ class Program:
         if self._due is None:
             self.signal(signal.SIGKILL)  # its orphans
             self._wait = SHORTEST if now - self._since > STEADY else min(2 * self._wait, LONGEST)
-            self._due = now + (self._wait if self.pause is None else self.pause)
+            self._due = now + (self.pause(self._text(self._begin)) if self.pause else self._wait)
             return True
         if self.restart and now >= self._due:
             self.start()
@@ -95,12 +97,14 @@ class Program:
 
     def last_words(self, lines: int = 8) -> str:
         """The end of its log, from the last error on where there is one."""
-        if not self.log.is_file():
-            return ""
-        text = _COLOUR.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
-        said = [line for line in text.splitlines()[-TAIL:] if not _CHATTER.search(line)]
+        said = [line for line in self._text(0).splitlines()[-TAIL:] if not _CHATTER.search(line)]
         errors = [place for place, line in enumerate(said) if "ERROR" in line]
         return "\n".join(said[errors[-1] :][:lines] if errors else said[-lines:])
+
+    def _text(self, begin: int) -> str:
+        """Its log from there on."""
+        raw = self.log.read_bytes()[begin:] if self.log.is_file() else b""
+        return _COLOUR.sub("", raw.decode("utf-8", errors="replace"))
 
 
 class Programs:

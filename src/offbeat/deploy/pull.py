@@ -12,7 +12,7 @@ import heapq
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -34,14 +34,15 @@ class Puller:
         self.found: queue.Queue[Found] = queue.Queue(maxsize=2 * THREADS)  # replies are large: threads wait, too
         self._due: list[tuple[float, str]] = []
         self._since: dict[str, float] = {}  # when each message was sent; not in here: nobody wants it any more
+        self._node: dict[str, int] = {}  # to whom
         self._failing: float | None = None  # since when every call fails
         self._change = threading.Condition()
         self._ended = False
         self._threads: list[threading.Thread] = []
 
-    def watch(self, message: str) -> None:
+    def watch(self, message: str, node: int) -> None:
         with self._change:
-            self._since[message] = time.monotonic()
+            self._since[message], self._node[message] = time.monotonic(), node
             heapq.heappush(self._due, (time.monotonic() + SOONEST, message))
             if len(self._threads) < min(THREADS, len(self._since)):
                 self._threads.append(threading.Thread(target=self._work, name="offbeat-pull", daemon=True))
@@ -51,9 +52,19 @@ class Puller:
     def forget(self, message: str) -> None:
         with self._change:
             self._since.pop(message, None)
+            self._node.pop(message, None)
 
-    def nudge(self) -> None:
-        """Let whoever waits for `found` look up."""
+    def look_up(self, gone: Collection[int]) -> None:
+        """Who is there has changed: let whoever waits for `found` see.
+
+        Messages to nodes that are gone are asked for at once: Flower says that a message is lost only while its node
+        is away, and the node may soon be back.
+        """
+        with self._change:
+            now = time.monotonic()
+            self._due = [(now if self._node.get(m) in gone else at, m) for at, m in self._due]
+            heapq.heapify(self._due)
+            self._change.notify()
         with contextlib.suppress(queue.Full):
             self.found.put_nowait(("", None))
 
@@ -117,8 +128,8 @@ class Puller:
 class Watcher:
     """Asks who is there, every now and then, in a thread of its own."""
 
-    def __init__(self, grid: Grid, changed: Callable[[], None]) -> None:
-        self.grid, self.changed = grid, changed
+    def __init__(self, grid: Grid, changed: Callable[[Collection[int]], None]) -> None:
+        self.grid, self.changed = grid, changed  # told who is gone
         self.seen: frozenset[int] | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="offbeat-nodes", daemon=True)
@@ -131,8 +142,12 @@ class Watcher:
         with contextlib.suppress(Exception):  # the SuperLink is away: who was there is taken to be there still
             seen = frozenset(self.grid.get_node_ids())
             if seen != self.seen:
-                self.seen = seen
-                self.changed()
+                gone, self.seen = (self.seen or frozenset()) - seen, seen
+                self.changed(gone)
+
+    def gone(self, node: int) -> None:
+        """Known from elsewhere, and until the next look."""
+        self.seen = (self.seen or frozenset()) - {node}
 
     def close(self) -> None:
         self._end.set()

@@ -34,6 +34,7 @@ ERRORS = {
     6: "a mod refused", 7: "the app bundle is invalid", 8: "the client app has crashed",
 }  # fmt: skip
 """Flower's codes."""
+GONE = 5
 
 _LOG = logging.getLogger("offbeat")
 
@@ -66,7 +67,7 @@ class Flower:
         self._joining: set[int] = set()  # clients to be given a job when they are there
         self._origin = time.monotonic()
         self.puller = Puller(grid)
-        self.watcher = Watcher(grid, self.puller.nudge)
+        self.watcher = Watcher(grid, self.puller.look_up)
 
     # What the loop asks for ------------------------------------------------------------------------------------
 
@@ -141,7 +142,9 @@ class Flower:
             return False
         if identity:
             self.flights[identity] = flight
-            self.puller.watch(identity)
+            self.puller.watch(identity, message.metadata.dst_node_id)
+        else:
+            self.watcher.gone(message.metadata.dst_node_id)
         return bool(identity)
 
     def _next(self) -> tuple[Event, bytes]:
@@ -221,6 +224,9 @@ class Flower:
         if reply.has_error():
             code, reason = reply.error.code, (reply.error.reason or "").strip()
             text = f"{ERRORS.get(code, f'error {code}')}{': ' + reason if reason else ''}"
+            if code == GONE and (node := self.nodes.node_of(flight.client)) is not None:
+                self.watcher.gone(node)
+                self.adopt()  # before its client is drawn once more
             return self._lost(identity, text), b""
         if flight.job is None:
             del self.flights[identity]
