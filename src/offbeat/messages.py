@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, dataclass_transform
 
 from torch import Tensor
 
@@ -53,3 +53,8 @@ class Update:
     examples: int  # size of its data
     wire_bytes: int  # what the upload cost
     extra: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def parts(message: Any) -> dict[str, Any]:
+    """A record as a dict whose tensors are still shared (`dataclasses.asdict` would copy them)."""
+    return {field.name: getattr(message, field.name) for field in fields(message)}

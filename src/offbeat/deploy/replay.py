@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -10,10 +11,10 @@ from typing import Any
 from offbeat.deploy import log
 from offbeat.deploy.nodes import Nodes
 from offbeat.deploy.wire import Dialect
-from offbeat.engine import Arrival, Lost, Tick
+from offbeat.engine import Arrival, Loop, Lost, Tick
 from offbeat.engine.events import Event
 from offbeat.errors import RunFolderError
-from offbeat.messages import Job, Update
+from offbeat.messages import Job
 
 
 class Ended(Exception):  # noqa: N818 — no error
@@ -73,20 +74,11 @@ class Replayed:
         self.place += 1
         return self.lines[self.place - 1]
 
-    # A run asks these, too -------------------------------------------------------------------------------------
 
-    @property
-    def next_at(self) -> float:
-        return self.now
-
-    def wanted(self) -> list[Job]:
-        return []
-
-    def deliver(self, updates: Sequence[Update]) -> None:
-        raise AssertionError("nothing is trained in a replay")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise AssertionError("a replay begins at the beginning")
+def turned(loop: Loop, version: int) -> bool:
+    """Turn the loop of a `Replayed` to a version; False when the log ends before."""
+    loop.start()
+    with contextlib.suppress(Ended):
+        while loop.algorithm.version < version:
+            loop.turn()
+    return loop.algorithm.version == version

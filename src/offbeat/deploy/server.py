@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 import threading
@@ -13,17 +12,18 @@ from torch import Tensor
 
 from offbeat.deploy.log import TripLog
 from offbeat.deploy.nodes import Nodes, real_world
-from offbeat.deploy.replay import Ended, Replayed
-from offbeat.deploy.transport import Flower
+from offbeat.deploy.replay import Replayed, turned
+from offbeat.deploy.transport import Flower, check_rule
 from offbeat.deploy.wire import Flat
 from offbeat.engine import Terms
-from offbeat.errors import ConfigError, RunFolderError
+from offbeat.errors import RunFolderError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.api import resolved, stored
 from offbeat.experiments.drive import alone
 from offbeat.experiments.experiment import Assembly, Experiment
 from offbeat.experiments.folder import Origin, read_json
-from offbeat.experiments.run import Carrier, Reality, Result, Run, Watch
+from offbeat.experiments.reality import Reality
+from offbeat.experiments.run import Result, Run, Watch
 
 TIMEOUT = 3600.0  # seconds for a trip, unless world.trip_timeout says otherwise
 
@@ -48,7 +48,7 @@ def serve(
     nodes = Nodes(assembly.work.data.clients)
     dialect = Flat(assembly.work.layout, experiment.compression)
     transport = Flower(grid, dialect, nodes, experiment.world.trip_timeout or TIMEOUT)
-    run = Run(assembly, interrupted or threading.Event(), watch, out, _reality(assembly, transport, nodes, dialect))
+    run = Run(assembly, interrupted or threading.Event(), watch, out, transport, _reality(assembly, nodes, dialect))
     busy = least or min(nodes.clients, getattr(experiment.dispatch, "concurrency", nodes.clients))
     begun = is_begun(out, assembly)
     if not begun:
@@ -96,12 +96,8 @@ def replay(folder: pathlib.Path, data_dir: str | None = None) -> Replay:
     nodes = Nodes(assembly.work.data.clients)
     dialect = Flat(assembly.work.layout, experiment.compression)
     transport = Replayed(folder, dialect, nodes)
-    loop = Run(assembly, threading.Event(), None, None, _reality(assembly, transport, nodes, dialect)).loop
-    loop.start()
-    with contextlib.suppress(Ended):
-        while loop.algorithm.version < version:
-            loop.turn()
-    same = loop.algorithm.version == version and torch.equal(loop.algorithm.x, x)
+    loop = _reality(assembly, nodes, dialect).loop(assembly, transport)
+    same = turned(loop, version) and torch.equal(loop.algorithm.x, x)
     return Replay(loop.algorithm.version, transport.updates, same, loop.algorithm.x)
 
 
@@ -121,17 +117,12 @@ def _outcome(folder: pathlib.Path, assembly: Assembly) -> tuple[int, Tensor]:
 
 def assemble(experiment: Experiment, data_dir: str | None) -> Assembly:
     """The server trains nothing: it needs the model, the test data and the rule."""
-    if experiment.algorithm.network() is not None:
-        raise ConfigError(
-            f"{type(experiment.algorithm).__name__} needs clients that talk to each other; in Flower they talk to the "
-            "server alone",
-            key="algorithm.name",
-        )
+    check_rule(experiment.algorithm, "algorithm.name")
     return dataclasses.replace(experiment, executor="sequential").assemble(data_dir)
 
 
-def _reality(assembly: Assembly, transport: Carrier, nodes: Nodes, dialect: Flat) -> Reality:
+def _reality(assembly: Assembly, nodes: Nodes, dialect: Flat) -> Reality:
     rule, plans = assembly.experiment.client, assembly.experiment.algorithm.plans
     own = Terms(rule.steps or 0)  # 0: as many as the client's own data makes
     terms = assembly.terms if plans else lambda client: own
-    return Reality(transport, real_world(nodes), terms, dialect.outgoing)
+    return Reality(real_world(nodes), terms, dialect.outgoing)

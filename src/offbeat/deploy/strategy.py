@@ -21,8 +21,8 @@ from offbeat.clients import BUFFERS, Statistics
 from offbeat.compression import Compression
 from offbeat.deploy.log import TripLog
 from offbeat.deploy.nodes import Nodes, real_world
-from offbeat.deploy.replay import Ended, Replayed
-from offbeat.deploy.transport import Flower
+from offbeat.deploy.replay import Replayed, turned
+from offbeat.deploy.transport import Flower, check_rule
 from offbeat.deploy.wire import Named, metrics
 from offbeat.engine import DISPATCHES, Arrival, Dispatch, Loop, Outcome, Terms
 from offbeat.errors import ConfigError, RunFolderError
@@ -64,12 +64,7 @@ class AsyncStrategy:
         folder: str | os.PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
-        if algorithm.network() is not None:
-            raise ConfigError(
-                f"{type(algorithm).__name__} needs clients that talk to each other; in Flower they talk to the server "
-                "alone",
-                key="algorithm",
-            )
+        check_rule(algorithm, "algorithm")
         if algorithm.client_rule is not None:
             raise ConfigError(
                 f"{type(algorithm).__name__} is the server of the client rule {algorithm.client_rule!r}, which a "
@@ -114,12 +109,8 @@ class AsyncStrategy:
         wire = Named(initial_arrays, ConfigRecord(), self.compression)
         nodes = Nodes(state["clients"])
         loop = self.loop(wire, Replayed(self.folder, wire, nodes), nodes)
-        loop.start()
-        try:
-            while loop.algorithm.version < state["loop"]["algorithm"]["version"]:
-                loop.turn()
-        except Ended:
-            raise RunFolderError(f"{self.folder}: the log ends at version {loop.algorithm.version}") from None
+        if not turned(loop, state["loop"]["algorithm"]["version"]):
+            raise RunFolderError(f"{self.folder}: the log ends at version {loop.algorithm.version}")
         return wire.arrays(loop.algorithm.x, _buffers(loop))
 
     def loop(self, wire: Named, transport: Any, nodes: Nodes) -> Loop:

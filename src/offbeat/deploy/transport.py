@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import heapq
 import logging
 import math
@@ -16,14 +15,16 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from offbeat.algorithms import Algorithm
 from offbeat.deploy.log import TripLog
 from offbeat.deploy.nodes import Nodes
 from offbeat.deploy.pull import Puller, Watcher
 from offbeat.deploy.wire import Dialect, WireError, metrics
 from offbeat.engine import Arrival, Lost, Tick
 from offbeat.engine.events import Event
-from offbeat.errors import OffbeatError
-from offbeat.messages import Job, Update
+from offbeat.errors import ConfigError, OffbeatError
+from offbeat.experiments.reality import Carrier
+from offbeat.messages import Job, parts
 
 IDLE = 5.0  # seconds after which the loop is woken though nothing has happened
 GRACE = 30.0  # seconds that Flower is given to report by itself that a message has expired
@@ -39,6 +40,16 @@ GONE = 5
 _LOG = logging.getLogger("offbeat")
 
 
+def check_rule(algorithm: Algorithm, key: str) -> None:
+    """Refuse a rule that cannot be run this way."""
+    if algorithm.network() is not None:
+        raise ConfigError(
+            f"{type(algorithm).__name__} needs clients that talk to each other; in Flower they talk to the server "
+            "alone",
+            key=key,
+        )
+
+
 @dataclass
 class Flight:
     """A message that is out."""
@@ -50,13 +61,14 @@ class Flight:
     answered: Callable[[RecordDict | None], None] = lambda _: None
 
 
-class Flower:
+class Flower(Carrier):
     """One job in flight a node.  What the loop sees is logged, so that it can be replayed."""
+
+    now: float = 0.0
 
     def __init__(self, grid: Grid, dialect: Dialect, nodes: Nodes, timeout: float) -> None:
         self.grid, self.dialect, self.nodes, self.timeout = grid, dialect, nodes, timeout
         self.log: TripLog | None = None  # for those that have a folder
-        self.now = 0.0
         self.bytes_down = 0
         self.flights: dict[str, Flight] = {}
         self.numbers: Mapping[str, Any] = {}  # that came with the last update
@@ -266,7 +278,7 @@ class Flower:
             "now": self.now,
             "bytes_down": self.bytes_down,
             "nodes": self.nodes.state_dict(),
-            "out": [(_parts(job), sent) for job, sent in (*out, *self._waiting)],
+            "out": [(parts(job), sent) for job, sent in (*out, *self._waiting)],
             "ticks": list(self._ticks),
             "joining": sorted(self._joining),
             "log": self.log.mark() if self.log else (0, 0),
@@ -276,26 +288,9 @@ class Flower:
         self.now, self.bytes_down = state["now"], state["bytes_down"]
         self._origin = time.monotonic() - self.now
         self.nodes.load_state_dict(state["nodes"])
-        self._waiting = [(Job(**parts), sent) for parts, sent in state["out"]]
+        self._waiting = [(Job(**plain), sent) for plain, sent in state["out"]]
         self._waits_until = self.now + self.timeout
         self._ticks, self._joining = list(state["ticks"]), set(state["joining"])
         if self.log:
             self.log.cut(*state["log"])
             self._tell()  # nobody, until the SuperLink has been asked
-
-    # A run in virtual time asks these, too ---------------------------------------------------------------------
-
-    @property
-    def next_at(self) -> float:
-        return self.now
-
-    def wanted(self) -> list[Job]:
-        return []
-
-    def deliver(self, updates: Sequence[Update]) -> None:
-        raise AssertionError("real clients train by themselves")
-
-
-def _parts(job: Job) -> dict[str, Any]:
-    """A job as a dict whose tensors are still shared."""
-    return {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}

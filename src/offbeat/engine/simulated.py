@@ -10,11 +10,10 @@ import heapq
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Protocol, TypeVar
 
 from offbeat.engine.events import Arrival, Event, Lost, Tick
-from offbeat.messages import Job, Update
+from offbeat.messages import Job, Update, parts
 from offbeat.world import World
 
 
@@ -144,8 +143,8 @@ class Simulated:
         self.now, self.sequence, self.bytes_down = state["now"], state["sequence"], state["bytes_down"]
         self.trained = {update["job"]: Update(**update) for update in state["trained"]}
         self.asked, self.untrained, self.ready, self.others = {}, [], [], []
-        for at, n, parts, sent in sorted(state["queue"], key=operator.itemgetter(0, 1)):  # a sorted list is a heap
-            what = _whole(parts)
+        for at, n, plain, sent in sorted(state["queue"], key=operator.itemgetter(0, 1)):  # a sorted list is a heap
+            what = _whole(plain)
             if isinstance(what, Job):
                 (self.ready if what.id in self.trained else self.untrained).append((at, n, what, sent))
             else:
@@ -159,13 +158,11 @@ def _before(one: _Entry[Lost | Tick], other: _Entry[Job]) -> bool:
 
 
 def _plain(message: Job | Update | Lost | Tick) -> dict[str, Any]:
-    """A message as a dict whose tensors are still shared (`dataclasses.asdict` would copy them)."""
-    parts = {field.name: getattr(message, field.name) for field in fields(message)}
-    return parts | {"job": _plain(message.job)} if isinstance(message, Lost) else parts
+    return parts(message) | ({"job": parts(message.job)} if isinstance(message, Lost) else {})
 
 
-def _whole(parts: dict[str, Any]) -> Job | Lost | Tick:
+def _whole(plain: dict[str, Any]) -> Job | Lost | Tick:
     """The inverse, for what stands in the queue."""
-    if "id" in parts:
-        return Job(**parts)
-    return Lost(Job(**parts["job"]), parts["sent"]) if "job" in parts else Tick(**parts)
+    if "id" in plain:
+        return Job(**plain)
+    return Lost(Job(**plain["job"]), plain["sent"]) if "job" in plain else Tick(**plain)

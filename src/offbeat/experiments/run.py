@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import json
 import pathlib
@@ -12,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.clients import BUFFERS
-from offbeat.engine import Arrival, Loop, Lost, Outcome, Simulated, Terms, Transport
+from offbeat.engine import Arrival, Lost, Outcome, Simulated
 from offbeat.engine.evaluate import Score
 from offbeat.engine.executors import Gossip
 from offbeat.engine.executors.base import Outcome as Trained
@@ -26,14 +25,12 @@ from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolder
 from offbeat.experiments import checkpoint
 from offbeat.experiments.experiment import Assembly
 from offbeat.experiments.folder import STATUS, Origin, RunFolder, write_atomic, write_json
-from offbeat.memory import Disk
+from offbeat.experiments.reality import MEMORY, Carrier, Reality
 from offbeat.messages import Job, Update
-from offbeat.world import World
 
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
 WATCH_SECONDS = 0.1
-MEMORY = "memory"  # folder of a memory on disk
 FRUITLESS = 100_000  # events in a row without an update, after which a run is given up
 
 
@@ -101,33 +98,6 @@ class Glance:
 Watch = Callable[[Glance], None]
 
 
-class Carrier(Transport, Protocol):
-    """A transport that a run can use: it may need jobs to be trained, and has a state."""
-
-    bytes_down: int
-
-    @property
-    def next_at(self) -> float: ...
-
-    def wanted(self) -> list[Job]: ...
-
-    def deliver(self, updates: Sequence[Update]) -> None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-@dataclass(frozen=True)
-class Reality:
-    """What a run meets: clients behind a transport, who is there, what is asked of them, how x goes out."""
-
-    transport: Carrier
-    world: World
-    terms: Callable[[int], Terms]
-    outgoing: Callable[[Tensor, int], Tensor]
-
-
 class Run:
     """One run: the loop, what is recorded of it, and its state on disk."""
 
@@ -137,30 +107,16 @@ class Run:
         interrupted: threading.Event,
         watch: Watch | None,
         place: pathlib.Path | None,
-        real: Reality | None = None,
+        carrier: Carrier | None = None,
+        reality: Reality | None = None,
     ) -> None:
         experiment = assembly.experiment
         self.assembly, self.experiment = assembly, experiment
         self.watch = watch or (lambda _: None)
         self.interrupted = interrupted  # ends the run between two turns
-        self.careful = real is not None  # real clients' work is not done again: a checkpoint at every version
-        if real is None:
-            simulated = Simulated(experiment.world, assembly.executor, experiment.seed)
-            real = Reality(simulated, experiment.world, assembly.terms, assembly.work.outgoing)
-        self.transport = real.transport
-        algorithm, dispatch = copy.deepcopy(experiment.algorithm), copy.deepcopy(experiment.dispatch)
-        memory = getattr(algorithm, "memory", None)
-        if isinstance(memory, Disk) and not memory.directory and place is not None:
-            memory.directory = str(place / MEMORY)  # where a resumed run finds it again
-        work = assembly.work
-        clients, x = work.data.clients, work.layout.read(work.module)
-        half = work.server_half()
-        self.loop = Loop(
-            algorithm, dispatch, real.world, self.transport, clients, real.terms, experiment.seed, half, real.outgoing
-        )
-        algorithm.start(x, clients, experiment.seed, experiment.world.availability.probability_of)
-        if half is not None:
-            half.start(x, clients)
+        self.careful = carrier is not None  # real clients' work is not done again: a checkpoint at every version
+        self.transport = carrier or Simulated(experiment.world, assembly.executor, experiment.seed)
+        self.loop = (reality or Reality.simulated(assembly)).loop(assembly, self.transport, place)
         self.tally = Tally()
         self.metrics: list[dict[str, Any]] = []
         self.folder: RunFolder | None = None
