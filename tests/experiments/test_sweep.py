@@ -48,12 +48,23 @@ def test_variants_are_laid_over_the_base() -> None:
     assert plan.cells[1].table["rounds"] == 1
 
 
+def test_axes_are_combined() -> None:
+    rows = [{"label": "a", "rounds": 1}, {"label": "b", "algorithm": {"eta": 0.5}}]
+    columns = [{"label": "x"}, {"label": "y", "algorithm": {"eta": 0.1}}]
+    plan = Sweep.plan(BASE | {"axes": {"rows": rows, "columns": columns}, "seeds": [0, 3]}, [], [])
+    assert [(c.label, c.seed) for c in plan.cells[:4]] == [("a x", 0), ("a x", 3), ("a y", 0), ("a y", 3)]
+    assert plan.cells[-1].table["algorithm"]["eta"] == 0.1, "the later axis is laid over the earlier"
+    assert plan.cells[0].table["rounds"] == 1
+    assert [c.seed for c in Sweep.plan(BASE | {"seeds": [0, 3]}, [], [7]).cells] == [7], "--seeds counts"
+
+
 @pytest.mark.parametrize(
     ("change", "grid", "expected"),
     [
         ({}, ["algorithm.name=fedbuff,ca4fl"], "algorithm.name: unknown name 'ca4fl'"),
         ({}, ["algorithm.name"], "--grid: 'algorithm.name': expected KEY=VALUE"),
         ({"variants": {"a": 1}}, [], "variants: expected"),
+        ({"axes": {"rows": []}}, [], r"axes.rows: expected \[\[axes.rows\]\]"),
         ({"variants": [{"label": "x"}, {"label": "x"}]}, [], "share the folder 'x/seed-0'"),
         ({"variants": [{"label": "x", "rundes": 3}]}, [], "rundes: unknown key"),
     ],

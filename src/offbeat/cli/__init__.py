@@ -15,6 +15,7 @@ from rich.console import Console
 from offbeat.cli.bench import bench
 from offbeat.cli.common import (
     INTERRUPTED,
+    SEVERAL,
     Group,
     data_dir_option,
     modules_of,
@@ -72,8 +73,8 @@ def run(
     from offbeat.experiments.progress import Display
 
     table = read_table(file, assignments, device=device, executor=executor, seed=seed)
-    if "variants" in table:
-        raise ConfigError(f"{file} describes several variants; run it with: offbeat sweep {shlex.quote(file)}")
+    if SEVERAL & table.keys():
+        raise ConfigError(f"{file} describes several runs; run it with: offbeat sweep {shlex.quote(file)}")
     experiment = config.parse(table)
     folder = out or new_folder(file, f"seed{experiment.seed}")
     console = Console()
@@ -115,7 +116,7 @@ def sweep(
     out: pathlib.Path | None,
     quiet: bool,
 ) -> None:
-    """Run variants × grid × seeds of FILE.toml or preset:NAME, and compare them."""
+    """Run variants × axes × grid × seeds of FILE.toml or preset:NAME, and compare them."""
     from offbeat.experiments.progress import Display, Together
     from offbeat.experiments.sweep import Cell, Sweep
     from offbeat.report import plots, tables
@@ -231,8 +232,7 @@ def partition(
     from offbeat.report import plots
 
     table = read_table(file, assignments, device=device, executor=executor, seed=seed)
-    table.pop("variants", None)
-    experiment = config.parse(table)
+    experiment = config.parse({name: value for name, value in table.items() if name not in SEVERAL})
     data = experiment.data.load(place(data_dir), experiment.seed)
     counts = data.label_counts()
     labels = (counts > 0).sum(axis=1)

@@ -11,6 +11,7 @@ import click
 
 from offbeat.errors import OffbeatError, nearest
 
+SEVERAL = {"variants", "axes", "seeds"}  # keys of a file for `offbeat sweep`
 INTERRUPTED = 130
 
 

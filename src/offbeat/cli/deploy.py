@@ -15,6 +15,7 @@ from rich.console import Console
 
 from offbeat.cli.common import (
     INTERRUPTED,
+    SEVERAL,
     Group,
     data_dir_option,
     modules_of,
@@ -62,8 +63,8 @@ def local(
     from offbeat.experiments.interrupt import interruptible
 
     table = read_table(file, assignments)
-    if "variants" in table:
-        raise ConfigError(f"{file} describes several variants: name one of them in a file of its own")
+    if SEVERAL & table.keys():
+        raise ConfigError(f"{file} describes several runs: name one of them in a file of its own")
     if clients is not None:
         table.setdefault("data", {})["clients"] = clients
     experiment = config.parse(table)

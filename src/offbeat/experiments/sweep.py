@@ -45,18 +45,21 @@ class Sweep:
     @classmethod
     def plan(cls, table: Table, grid: Sequence[str], seeds: Sequence[int]) -> Sweep:
         base = dict(table)
-        variants = base.pop("variants", [{}])
-        if not isinstance(variants, list) or not all(isinstance(v, dict) for v in variants) or not variants:
-            raise ConfigError("expected [[variants]], each with a label and the keys that it changes", key="variants")
-        seeds = list(dict.fromkeys(seeds)) or [base.get("seed", 0)]
+        axes = [_variants(base.pop("variants", [{}]), "variants")]
+        axes[:0] = [_variants(axis, f"axes.{name}") for name, axis in base.pop("axes", {}).items()]
+        seeds = list(dict.fromkeys(seeds or base.pop("seeds", []))) or [base.get("seed", 0)]
+        base.pop("seeds", None)
         cells = []
-        for variant, point in itertools.product(variants, _points(grid)):
-            changed = merge(base, {name: value for name, value in variant.items() if name != "label"})
+        for variants, point in itertools.product(itertools.product(*axes), _points(grid)):
+            changed = base
+            for variant in variants:
+                changed = merge(changed, {name: value for name, value in variant.items() if name != "label"})
             for dotted, value in point:
                 if dotted == "seed":
                     raise ConfigError("seeds are not an axis of the grid: use --seeds 0,1,2", key="--grid")
                 config.put(changed, dotted, value)
-            label = " ".join([*([str(variant["label"])] if "label" in variant else []), *map(_short, point)]) or "run"
+            labels = [str(variant["label"]) for variant in variants if "label" in variant]
+            label = " ".join([*labels, *map(_short, point)]) or "run"
             cells += [Cell(label, seed, changed | {"seed": seed}) for seed in seeds]
         folders = [cell.folder for cell in cells]
         if len(set(folders)) < len(folders):
@@ -164,6 +167,12 @@ def merge(base: Table, changes: Table) -> Table:
         else:
             merged[name] = copy.deepcopy(value)
     return merged
+
+
+def _variants(listed: object, key: str) -> list[Table]:
+    if not isinstance(listed, list) or not all(isinstance(v, dict) for v in listed) or not listed:
+        raise ConfigError(f"expected [[{key}]], each with a label and the keys that it changes", key=key)
+    return listed
 
 
 def _points(grid: Sequence[str]) -> Iterator[tuple[tuple[str, Any], ...]]:

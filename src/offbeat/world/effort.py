@@ -35,10 +35,11 @@ class AsAsked(Effort):
 class UniformSteps(Effort):
     """U{1, …, 2·mean} a trip: the dynamic local steps of the Anarchic FL experiments."""
 
-    mean: Count = 5
+    mean: Count | None = None
+    """The number that is asked for, unless it is given."""
 
     def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
-        return 1 + int(uniform(key(trip_key, "effort")) * 2 * self.mean)
+        return 1 + int(uniform(key(trip_key, "effort")) * 2 * (self.mean or asked))
 
 
 @dataclass(kw_only=True, frozen=True)
