@@ -147,7 +147,7 @@ def peers(options: Sequence[str]) -> None:
 @click.option("--nodes", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--updates", type=click.IntRange(min=1), default=12, show_default=True, help="For each of the runs.")
 @click.option("--race", is_flag=True, help="Time to accuracy with a slow node instead of updates a second.")
-@click.option("--seconds", type=float, default=2.0, show_default=True, help="That a node works, in a race.")
+@click.option("--seconds", type=float, default=8.0, show_default=True, help="That a node works on a job, in a race.")
 @click.option("--slowdown", type=float, default=10.0, show_default=True, help="Of one of the nodes, in a race.")
 @click.option("--target", type=float, default=0.9, show_default=True, help="Accuracy, in a race.")
 @click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True)
