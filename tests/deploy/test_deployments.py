@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import pathlib
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -22,6 +25,7 @@ from offbeat.deploy.processes import free_ports
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
 PATIENCE = 300.0  # seconds for anything, on a machine that does something else, too
+NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 OFFBEAT = [sys.executable, "-c", "from offbeat.cli import main; main()"]
 
 EXPERIMENT = """
@@ -169,22 +173,46 @@ def replayed(run: pathlib.Path) -> str:
     return result.output
 
 
+def proxied(commands: Commands, server: pathlib.Path, listen: int) -> None:
+    """nginx in front of the SuperLink, as the bundle has it but for its paths."""
+    text = (server / "nginx.conf").read_text().replace("/bundle/", f"{server}/").replace(":8000;", f":{listen};")
+    conf = commands.place / "nginx.conf"
+    conf.write_text(f"pid {commands.place}/nginx.pid;\nerror_log {commands.place}/nginx.log;\ndaemon off;\n{text}")
+    commands.started.append(
+        subprocess.Popen([str(NGINX), "-c", str(conf), "-p", str(commands.place)], env=commands.env)
+    )
+
+
+def answer(port: int, ca: pathlib.Path, path: str) -> int:
+    context = ssl.create_default_context(cafile=ca)
+    with contextlib.closing(http.client.HTTPSConnection("localhost", port, context=context, timeout=30)) as connection:
+        connection.request("POST", path)
+        return connection.getresponse().status
+
+
 def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Path) -> None:
-    """TLS and node keys; a stranger is refused; SuperNode, SuperLink and server app are killed with SIGKILL."""
-    (port,), place = free_ports(1), tmp_path / "dep"
+    """TLS and node keys, behind nginx where there is one; a stranger is refused; SuperNode, SuperLink and server app
+    are killed with SIGKILL; then another experiment with the same nodes."""
+    (port, inner), place = free_ports(2), tmp_path / "dep"
     assert commands.run("deploy", "init", place, "--port", port, "--nodes", 3)[0] == 0
     server, run, first = place / "server", place / "server" / "run", place / "client-0"
     (server / "nodes" / "node-2.pub").unlink()
     (server / "experiment.toml").write_text(EXPERIMENT.format(rounds=1000, algorithm="fedbuff"))
     for node in (0, 1):
         (place / f"client-{node}" / "mine.py").write_text(MINE)
-    serving = commands.start("server", "deploy", "server", server, "--listen", f"127.0.0.1:{port}")
+    if NGINX:
+        proxied(commands, server, inner)
+    serve = ("deploy", "server", server, "--listen", f"127.0.0.1:{inner if NGINX else port}")
+    serving = commands.start("server", *serve)
     for node in (0, 1):
         commands.start(f"client-{node}", "deploy", "client", place / f"client-{node}", "--data", "mine:load")
     stranger = commands.start("client-2", "deploy", "client", place / "client-2")
     until(lambda: "Failed to activate SuperNode" in commands.said("client-2"), "a stranger is refused", stranger)
     stranger.terminate()
     until(lambda: version(run) >= 1, "a version", serving)
+    if NGINX:
+        statuses = [answer(at, server / "ca.crt", "/v1/control/list-runs") for at in (inner, port)]
+        assert statuses[1] == 404 != statuses[0], "the Control API is there, but not from outside"
 
     (first / "at-work").unlink(missing_ok=True)
     until((first / "at-work").exists, "a client at work", serving)
@@ -209,6 +237,12 @@ def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Pat
     until(lambda: back(run, client, job), "an update of the node that was started again", serving)
     serving.send_signal(signal.SIGTERM)
     assert serving.wait(60) == 130
+    assert max(line["accuracy"] for line in metrics(run)) > 0.85
+    replayed(run)
+
+    run.rename(server / "fedbuff")
+    (server / "experiment.toml").write_text(EXPERIMENT.format(rounds=2, algorithm="ca2fl"))
+    assert commands.start("again", *serve).wait(PATIENCE) == 0, commands.said("again")
     assert max(line["accuracy"] for line in metrics(run)) > 0.85
     replayed(run)
 
