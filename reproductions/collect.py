@@ -1,0 +1,72 @@
+"""Gather what the page needs from the run folders of a sweep: `python reproductions/collect.py NAME FOLDER`.
+
+Writes `results/NAME.json`: for every run its label, seed and figures; and the machine and commit that made them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import subprocess
+from collections.abc import Iterable
+from typing import Any
+
+HERE = pathlib.Path(__file__).parent
+FIGURES = ("accuracy", "accuracy_last10", "best_accuracy", "virtual_seconds", "bytes_up", "target_seconds",
+           "target_bytes_up", "staleness_mean", "staleness_max", "rounds", "parameters")  # fmt: skip
+CURVE = 60  # points of a curve that are kept
+
+
+def collect(folder: pathlib.Path) -> dict[str, Any]:
+    runs = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["runs"]
+    found = [_run(folder / run["folder"], run["label"], run["seed"]) for run in runs]
+    machines = sorted({run.pop("machine") for run in found})
+    seconds = busy([run.pop("span") for run in found])
+    return {"commit": _commit(), "machines": machines, "seconds": seconds, "runs": found}
+
+
+def busy(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds in which at least one run was at work: those of a pool are at work together."""
+    total, until = 0.0, float("-inf")
+    for begun, ended in sorted(spans):
+        total += max(0.0, ended - max(begun, until))
+        until = max(until, ended)
+    return total
+
+
+def _run(folder: pathlib.Path, label: str, seed: int) -> dict[str, Any]:
+    status, summary = (json.loads((folder / f"{name}.json").read_text()) for name in ("status", "summary"))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    target = summary["target"]
+    reached = next((line["version"] for line in lines if target is not None and line["accuracy"] >= target), None)
+    kept = lines[:: max(1, -(-len(lines) // CURVE))]
+    curve = [[line["version"], round(line["virtual_seconds"], 2), round(line["accuracy"], 4)] for line in kept]
+    figures = {name: summary[name] for name in FIGURES}
+    machine = f"{status['gpu'] or str(status['cpus']) + ' cores, ' + status['machine']}, torch {status['torch']}"
+    ended = (folder / "summary.json").stat().st_mtime
+    beside = {"machine": machine, "span": (ended - summary["wall_seconds"], ended)}
+    return {"label": label, "seed": seed, **figures, "target_rounds": reached, "curve": curve, **beside}
+
+
+def _commit() -> str:
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("name")
+    words.add_argument("folder", type=pathlib.Path)
+    told = words.parse_args()
+    out = HERE / "results" / f"{told.name}.json"
+    out.parent.mkdir(exist_ok=True)
+    found = collect(told.folder)
+    lines = ",\n  ".join(json.dumps(run, ensure_ascii=False) for run in found.pop("runs"))
+    text = json.dumps(found, ensure_ascii=False)
+    out.write_text(f'{text[:-1]}, "runs": [\n  {lines}\n]}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

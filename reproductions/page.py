@@ -1,0 +1,152 @@
+"""Make docs/reproductions.md and its pictures of paper.toml and results/: `python reproductions/page.py`.  Nothing on
+the page is typed by hand but what paper.toml says."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import statistics
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HERE = pathlib.Path(__file__).parent
+PAGE = HERE.parent / "docs" / "reproductions.md"
+IMAGES = HERE.parent / "docs" / "images"
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito
+WORDS = {"target_rounds": "rounds", "target_seconds": "time"}
+
+HEAD = """\
+# The papers' tables, made again
+
+Every table here is one command; a run that is interrupted goes on when the command is given again. This page and its
+pictures are made by `python reproductions/page.py` of what the run folders said (`reproductions/collect.py`) and what
+the papers print (`reproductions/paper.toml`). A cell is **paper / ours**, ours being the mean ± standard deviation over
+the seeds.
+"""
+
+Runs = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def page() -> str:
+    return "\n".join([HEAD, *(_section(name, paper, found) for name, paper, found in sections())])
+
+
+def sections() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """What has been run: its name, what the paper says, what came out."""
+    for name, paper in tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8")).items():
+        file = HERE / "results" / f"{name}.json"
+        if file.is_file():
+            yield name, paper, json.loads(file.read_text(encoding="utf-8"))
+
+
+def by_label(found: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for run in found["runs"]:
+        runs.setdefault(run["label"], []).append(run)
+    return runs
+
+
+def _section(name: str, paper: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    runs = by_label(found)
+    seeds = max(len(group) for group in runs.values())
+    where = "; ".join(found["machines"])
+    made = f"{len(found['runs'])} runs, {seeds} seeds, {found['seconds'] / 60:.0f} min on {where}"
+    parts = [f"## {paper['title']}\n", f"`{paper['command']}`\n", f"{made}, commit {found['commit']}.\n"]
+    if "rows" in paper:
+        parts += [_table(paper, runs), *_differences(paper, runs)]
+    if "ratios" in paper:
+        parts.append(_ratios(paper["ratios"], runs))
+    parts += [paper["notes"].strip() + "\n", f"![{paper['title']}](images/{name}.png)\n"]
+    return "\n".join(parts)
+
+
+def _table(paper: Mapping[str, Any], runs: Runs) -> str:
+    lines = ["| | " + " | ".join(paper["columns"]) + " |", "|---" * (1 + len(paper["columns"])) + "|"]
+    for row, printed in paper["rows"].items():
+        cells = []
+        for place, column in enumerate(paper["columns"]):
+            ours = _spread([run[paper["figure"]] for run in runs[f"{row} {column}"]])
+            cells.append(f"{100 * printed[place]:.1f} / {ours}" if printed else ours)
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _differences(paper: Mapping[str, Any], runs: Runs) -> list[str]:
+    """How far our means are from the paper's figures, in points."""
+    gaps = {
+        f"{row}, {column}": 100 * (_mean(paper, runs, f"{row} {column}") - printed[place])
+        for row, printed in paper["rows"].items()
+        for place, column in enumerate(paper["columns"] if printed else [])
+    }
+    if not gaps:
+        return []
+    where = max(gaps, key=lambda name: abs(gaps[name]))
+    within = sum(abs(gap) <= 1 for gap in gaps.values())
+    return [
+        f"Ours minus the paper's: {statistics.fmean(gaps.values()):+.2f} points in the mean; {within} of {len(gaps)} "
+        f"cells lie within one point; the farthest is {where}: {gaps[where]:+.1f}.\n"
+    ]
+
+
+def _mean(paper: Mapping[str, Any], runs: Runs, label: str) -> float:
+    return statistics.fmean(run[paper["figure"]] for run in runs[label])
+
+
+def _ratios(ratios: Mapping[str, Any], runs: Runs) -> str:
+    """One variant's figure over the other's, seed by seed."""
+    one, other = ratios["of"]
+    lines = [f"| {one} / {other} | paper | ours | {one} | {other} |", "|---|---|---|---|---|"]
+    for name, printed in ratios.items():
+        if name != "of":
+            first, second = ([run[name] for run in runs[label]] for label in (one, other))
+            quotients = [a / b for a, b in zip(first, second, strict=True)]
+            cells = [_plain(values) for values in (quotients, first, second)]
+            lines.append(f"| {WORDS[name]} | {printed:.3g} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _plain(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.3g} ± {statistics.stdev(values):.2g}"
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean = f"{100 * statistics.fmean(values):.1f}"
+    return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+def picture(paper: Mapping[str, Any], runs: Runs) -> Figure:
+    """Accuracy over rounds or time, a panel for each of `curves`; the mean over the seeds and the band between them."""
+    from matplotlib import pyplot as plt
+
+    panels, time = paper["curves"], paper.get("over") == "virtual_seconds"
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels) + 0.6, 3.4), sharey=True, squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        labels = [label for label in runs if label.startswith(f"{panel} " if panel else "")]
+        for colour, label in zip(COLOURS, labels, strict=False):
+            curves = [run["curve"] for run in runs[label]]
+            points = list(zip(*curves, strict=False))
+            at = [statistics.fmean(p[1 if time else 0] for p in point) for point in points]
+            axis.plot(at, [100 * statistics.fmean(p[2] for p in point) for point in points], color=colour,
+                      label=label.removeprefix(panel).strip(), linewidth=1.4)  # fmt: skip
+            low, high = ([100 * pick(p[2] for p in point) for point in points] for pick in (min, max))
+            axis.fill_between(at, low, high, color=colour, alpha=0.12, linewidth=0)
+        axis.set(title=panel, xlabel="virtual time (s)" if time else "round", ylim=(40, 95))
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, loc="lower right", fontsize=8)
+    axes[0][0].set_ylabel("test accuracy (%)")
+    figure.tight_layout()
+    return figure
+
+
+def main() -> None:
+    PAGE.write_text(page(), encoding="utf-8")
+    for name, paper, found in sections():
+        picture(paper, by_label(found)).savefig(IMAGES / f"{name}.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()

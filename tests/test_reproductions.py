@@ -1,0 +1,43 @@
+"""The papers' tables: their files can be run, and the page says what the results say."""
+
+from __future__ import annotations
+
+import pathlib
+import tomllib
+
+import pytest
+from reproductions import collect, page
+
+from offbeat.experiments.sweep import Sweep
+
+ROOT = pathlib.Path(__file__).resolve().parents[1] / "reproductions"
+PAPER = tomllib.loads((ROOT / "paper.toml").read_text(encoding="utf-8"))
+
+
+def labels(name: str) -> set[str]:
+    table = tomllib.loads((ROOT / f"{name}.toml").read_text(encoding="utf-8"))
+    return {cell.label for cell in Sweep.plan(table, [], []).cells}
+
+
+def test_every_file_is_on_the_page_and_every_section_has_a_file() -> None:
+    assert {file.stem for file in ROOT.glob("*.toml")} - {"paper"} == set(PAPER)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_what_the_paper_reports_is_what_is_run(name: str) -> None:
+    paper = PAPER[name]
+    reported = {f"{row} {column}" for row in paper.get("rows", {}) for column in paper["columns"]}
+    reported |= set(paper.get("ratios", {}).get("of", []))
+    assert reported == labels(name)
+    assert all(len(printed) in (0, len(paper["columns"])) for printed in paper.get("rows", {}).values())
+
+
+def test_the_page_is_made_of_the_results() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run: python reproductions/page.py"
+    for name, _, found in page.sections():
+        assert {run["label"] for run in found["runs"]} == labels(name), "results of another file"
+        assert (page.IMAGES / f"{name}.png").is_file()
+
+
+def test_time_is_counted_once_where_runs_overlap() -> None:
+    assert collect.busy([(0, 10), (2, 5), (8, 12), (20, 21)]) == 13
