@@ -4,6 +4,7 @@ the page is typed by hand but what paper.toml says."""
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import statistics
 import tomllib
@@ -17,7 +18,8 @@ HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "reproductions.md"
 IMAGES = HERE.parent / "docs" / "images"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito
-WORDS = {"target_rounds": "rounds", "target_seconds": "time"}
+WORDS = {"target_rounds": "rounds", "target_seconds": "time", "staleness_max": "largest delay",
+         "staleness_mean": "mean delay"}  # fmt: skip
 
 HEAD = """\
 # The papers' tables, made again
@@ -54,14 +56,20 @@ def _section(name: str, paper: Mapping[str, Any], found: Mapping[str, Any]) -> s
     runs = by_label(found)
     seeds = max(len(group) for group in runs.values())
     where = "; ".join(found["machines"])
-    made = f"{len(found['runs'])} runs, {seeds} seeds, {found['seconds'] / 60:.0f} min on {where}"
+    made = f"{len(found['runs'])} runs, {seeds} seeds, {_duration(found['seconds'])} on {where}"
     parts = [f"## {paper['title']}\n", f"`{paper['command']}`\n", f"{made}, commit {found['commit']}.\n"]
     if "rows" in paper:
         parts += [_table(paper, runs), *_differences(paper, runs)]
     if "ratios" in paper:
         parts.append(_ratios(paper["ratios"], runs))
+    if "values" in paper:
+        parts.append(_values(paper["values"], runs))
     parts += [paper["notes"].strip() + "\n", f"![{paper['title']}](images/{name}.png)\n"]
     return "\n".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _table(paper: Mapping[str, Any], runs: Runs) -> str:
@@ -109,8 +117,20 @@ def _ratios(ratios: Mapping[str, Any], runs: Runs) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _values(values: Mapping[str, Any], runs: Runs) -> str:
+    """Several figures of each variant."""
+    names = values["names"]
+    lines = ["| | " + " | ".join(WORDS[name] for name in names) + " |", "|---" * (1 + len(names)) + "|"]
+    for label, printed in values.items():
+        if label != "names":
+            ours = [_plain([run[name] for run in runs[label]]) for name in names]
+            cells = [f"{'—' if math.isnan(p) else f'{p:g}'} / {own}" for p, own in zip(printed, ours, strict=True)]
+            lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def _plain(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.3g} ± {statistics.stdev(values):.2g}"
+    return f"{statistics.fmean(values):.3g} ± {statistics.stdev(values):.1g}"
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -119,6 +139,30 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def picture(paper: Mapping[str, Any], runs: Runs) -> Figure:
+    return _dots(paper["values"], runs) if "values" in paper else _curves(paper, runs)
+
+
+def _dots(values: Mapping[str, Any], runs: Runs) -> Figure:
+    """The paper's figures beside ours, a panel for each of them."""
+    from matplotlib import pyplot as plt
+
+    labels = [label for label in values if label != "names"]
+    figure, axes = plt.subplots(1, len(values["names"]), figsize=(8.4, 0.6 + 0.32 * len(labels)), sharey=True)
+    for place, (axis, name) in enumerate(zip(axes, values["names"], strict=True)):
+        for height, label in enumerate(labels):
+            ours = [run[name] for run in runs[label]]
+            axis.plot([min(ours), max(ours)], [height, height], color=COLOURS[0], linewidth=1.2)
+            axis.plot(statistics.fmean(ours), height, "o", color=COLOURS[0], label="" if height else "ours")
+            axis.plot(values[label][place], height, "x", color=COLOURS[3], label="" if height else "paper")
+        axis.set(xlabel=f"{WORDS[name]} (versions)", xlim=(0, None), yticks=range(len(labels)), yticklabels=labels)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    axes[0].legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
+def _curves(paper: Mapping[str, Any], runs: Runs) -> Figure:
     """Accuracy over rounds or time, a panel for each of `curves`; the mean over the seeds and the band between them."""
     from matplotlib import pyplot as plt
 

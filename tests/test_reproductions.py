@@ -27,9 +27,10 @@ def test_every_file_is_on_the_page_and_every_section_has_a_file() -> None:
 def test_what_the_paper_reports_is_what_is_run(name: str) -> None:
     paper = PAPER[name]
     reported = {f"{row} {column}" for row in paper.get("rows", {}) for column in paper["columns"]}
+    reported |= paper.get("values", {}).keys() - {"names"}
     reported |= set(paper.get("ratios", {}).get("of", []))
     assert reported == labels(name)
-    assert all(len(printed) in (0, len(paper["columns"])) for printed in paper.get("rows", {}).values())
+    assert all(len(printed) in {0, len(paper["columns"])} for printed in paper.get("rows", {}).values())
 
 
 def test_the_page_is_made_of_the_results() -> None:
