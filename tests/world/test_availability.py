@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import offbeat as ob
+from offbeat.data import Classes, Digits
 from offbeat.errors import ConfigError
+from offbeat.models import LR
 from offbeat.seeds import key
-from offbeat.world import AVAILABILITIES, Always, Availability, Bernoulli
+from offbeat.world import AVAILABILITIES, Always, Availability, Bernoulli, ByLabel, Constant
 
 # 0.1, 0.3 and their like are not exact in binary, so that n·slot / slot may round to just below n.
 SLOTS = st.sampled_from([1.0, 0.1, 0.3, 0.7, 1 / 3, 1e-3, 2.5, 60.1, 3600.0]) | st.floats(1e-3, 1e4)
@@ -32,7 +35,7 @@ def test_always() -> None:
     assert Always().next_change(5.0) == math.inf
     assert Always().span(3, 0, 5.0) == (True, math.inf)
     assert Always().probability_of(7) == 1.0
-    assert list(AVAILABILITIES) == ["always", "bernoulli", "trace"]
+    assert list(AVAILABILITIES) == ["always", "bernoulli", "by-label", "trace"]
 
 
 def test_each_client_has_its_own_rate() -> None:
@@ -123,3 +126,22 @@ def test_bounds(values: dict[str, float], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Bernoulli(**values)
     assert caught.value.key == field
+
+
+def test_who_has_which_label_is_awake_how_often() -> None:
+    counts = np.array([[5, 1, 0, 0], [0, 2, 0, 3], [0, 0, 4, 1]])
+    majority = ByLabel(least=0.1, slot=2.0).among(counts)
+    assert majority == Bernoulli(probability=(0.1, 1.0, 0.1 + 0.9 * 2 / 3), slot=2.0)
+    smallest = ByLabel(least=0.4, label="smallest").among(counts)
+    assert smallest.probability == pytest.approx((0.4, 0.6, 0.8))
+    assert Always().among(counts) == Always()
+
+
+def test_a_run_whose_availability_depends_on_the_labels() -> None:
+    """Importance sampling knows the probabilities; clients with high labels come more often."""
+    result = ob.run(
+        data=Digits(), clients=20, partition=Classes(classes=1), model=LR(),
+        algorithm=ob.FedAvgIS(), dispatch=ob.Available(),
+        world=ob.World(delay=Constant(value=1.0), availability=ByLabel(least=0.1)), rounds=40,
+    )  # fmt: skip
+    assert 40 * 20 * 0.4 < result.summary["updates"] < 40 * 20 * 0.7

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 import pathlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -170,9 +170,10 @@ class Experiment(Options):
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
         data = self.data.load(data_dir(folder), self.seed)
-        self.world.check(data.clients)
+        world = replace(self.world, availability=self.world.availability.among(data.label_counts()))
+        world.check(data.clients)
         if isinstance(self.algorithm, FedAvgIS) and not all(
-            map(self.world.availability.probability_of, range(data.clients))
+            map(world.availability.probability_of, range(data.clients))
         ):
             raise ConfigError(
                 "importance sampling needs every client's probability of being awake", key="world.availability"
@@ -199,14 +200,15 @@ class Experiment(Options):
         network = self.algorithm.network()
         if network is None:
             name, rates = choose(self.executor, work, busy or min(data.clients, 10), self.rounds)
-            return Assembly(self, name, EXECUTORS[name](work), Evaluator(work, self.evaluation.batch_size), rates)
+            evaluator = Evaluator(work, self.evaluation.batch_size)
+            return Assembly(self, world, name, EXECUTORS[name](work), evaluator, rates)
         self._check_network(network, work)
         try:
             gossip = Gossip(work, network, key(self.seed, "gossip"))
             gossip.rho(busy or data.clients)  # makes every matrix that the network will need
         except ConfigError as error:
             raise error.within("algorithm.topology") from None
-        return Assembly(self, "vectorised", gossip, Evaluator(work, self.evaluation.batch_size))
+        return Assembly(self, world, "vectorised", gossip, Evaluator(work, self.evaluation.batch_size))
 
     def _check_network(self, network: Network, work: Work) -> None:
         """Clients that talk to each other step together: as many plain steps of everybody, all models stacked."""
@@ -296,6 +298,7 @@ class Assembly:
     """An experiment ready to run."""
 
     experiment: Experiment
+    world: World  # among the clients of the data set
     executor_name: Name
     executor: Executor
     evaluate: Evaluator
@@ -351,7 +354,7 @@ class Assembly:
             raise ConfigError(f"{len(given)} values for {clients} clients", key=f"algorithm.{name}")
         if given:
             return given[client]
-        profile = self.experiment.world.delay.profile(
+        profile = self.world.delay.profile(
             client, key(self.experiment.seed, "device", client), 4 * self.work.layout.dim
         )
         if profile is None:

@@ -52,7 +52,7 @@ class Reality:
 
     @classmethod
     def simulated(cls, assembly: Assembly) -> Reality:
-        return cls(assembly.experiment.world, assembly.terms, assembly.work.outgoing)
+        return cls(assembly.world, assembly.terms, assembly.work.outgoing)
 
     def loop(self, assembly: Assembly, transport: Transport, place: pathlib.Path | None = None) -> Loop:
         """The loop at the beginning of a run that keeps its files in a place."""
@@ -65,7 +65,7 @@ class Reality:
         loop = Loop(
             algorithm, dispatch, self.world, transport, clients, self.terms, experiment.seed, half, self.outgoing
         )
-        algorithm.start(x, clients, experiment.seed, experiment.world.availability.probability_of)
+        algorithm.start(x, clients, experiment.seed, assembly.world.availability.probability_of)
         if half is not None:
             half.start(x, clients)
         return loop

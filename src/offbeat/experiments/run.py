@@ -115,7 +115,7 @@ class Run:
         self.watch = watch or (lambda _: None)
         self.interrupted = interrupted  # ends the run between two turns
         self.careful = carrier is not None  # real clients' work is not done again: a checkpoint at every version
-        self.transport = carrier or Simulated(experiment.world, assembly.executor, experiment.seed)
+        self.transport = carrier or Simulated(assembly.world, assembly.executor, experiment.seed)
         self.loop = (reality or Reality.simulated(assembly)).loop(assembly, self.transport, place)
         self.tally = Tally()
         self.metrics: list[dict[str, Any]] = []

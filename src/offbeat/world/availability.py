@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from offbeat.errors import ConfigError
 from offbeat.options import Options, Positive, Probability
@@ -29,6 +32,10 @@ class Availability(Options, ABC):
     def probability_of(self, client: int) -> float | None:
         """The client's probability of being awake, where the law has one."""
         return None
+
+    def among(self, counts: NDArray[np.int64]) -> Availability:
+        """The law for clients with so many examples (clients, classes) of each label."""
+        return self
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -74,3 +81,28 @@ class Bernoulli(Availability):
         while (n + 1) * self.slot <= now:  # the quotient may be rounded down at a slot's very beginning
             n += 1
         return n
+
+
+@dataclass(kw_only=True, frozen=True)
+class ByLabel(Availability):
+    """Bernoulli with probability least + (1 − least)·label/(classes − 1): who has other data is awake at other times.
+
+    So it is in the experiments of MIFA.  It holds among the clients of a data set.
+    """
+
+    least: Probability = 0.1
+    """Of those with label 0."""
+    label: Literal["majority", "smallest"] = "majority"
+    """Of which of its labels a client's probability depends."""
+    slot: Positive = 1.0
+
+    def among(self, counts: NDArray[np.int64]) -> Bernoulli:
+        labels = counts.argmax(axis=1) if self.label == "majority" else (counts > 0).argmax(axis=1)
+        shares = self.least + (1.0 - self.least) * labels / max(1, counts.shape[1] - 1)
+        return Bernoulli(probability=tuple(shares.tolist()), slot=self.slot)
+
+    def span(self, client: int, client_key: int, now: float) -> Span:
+        raise RuntimeError("a law for the clients of a data set: see `among`")
+
+    def next_change(self, now: float) -> float:
+        raise RuntimeError("a law for the clients of a data set: see `among`")
