@@ -93,8 +93,8 @@ def _differences(paper: Mapping[str, Any], runs: Runs) -> list[str]:
     best = statistics.fmean(_gaps(paper, runs, "best_accuracy").values())
     return [
         f"Ours minus the paper's: {statistics.fmean(gaps.values()):+.2f} points in the mean; {within} of {len(gaps)} "
-        f"cells lie within one point; the farthest is {where}: {gaps[where]:+.1f}. With the best evaluation of each run "
-        f"instead it would be {best:+.2f} in the mean.\n"
+        f"cells lie within one point; the farthest is {where}: {gaps[where]:+.1f}. With the best evaluation of each "
+        f"run instead it would be {best:+.2f} in the mean.\n"
     ]
 
 
