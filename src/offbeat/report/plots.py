@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito
+INSIDE = 10  # curves whose names find room inside the axes
 AXES = {"virtual_seconds": "virtual time (s)", "version": "round", "bytes_up": "bytes up"}
 
 
@@ -27,7 +28,8 @@ def accuracy(
     runs: Mapping[str, Sequence[pathlib.Path]], over: str = "virtual_seconds", target: float | None = None
 ) -> Figure:
     """Test accuracy of several experiments, with the band between the lowest and the highest seed."""
-    figure, axes = _figure(7.0, 4.2)
+    many = len(runs) > INSIDE
+    figure, axes = _figure(10.5, max(4.2, 0.16 * len(runs))) if many else _figure(7.0, 4.2)
     for label, folders in runs.items():
         curves = [metrics(folder) for folder in folders]
         grid = np.unique(np.concatenate([[line[over] for line in curve] for curve in curves]))
@@ -43,7 +45,10 @@ def accuracy(
     if target is not None:
         axes.axhline(100 * target, color="0.5", linewidth=0.8, linestyle=":")
     axes.set(xlabel=AXES[over], ylabel="test accuracy (%)", xlim=(0, None), ylim=(0, 100))
-    axes.legend(frameon=False, loc="lower right")
+    if many:
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
+    else:
+        axes.legend(frameon=False, loc="lower right")
     return figure
 
 
