@@ -63,12 +63,11 @@ def make(**_):
 
 
 MINE = """
-import pathlib, time
+import time
 from offbeat.data import Digits, data_dir
 
 def load():
-    pathlib.Path(__file__).with_name("at-work").touch()
-    time.sleep(2)
+    time.sleep(1)
     return Digits().load(data_dir(None))
 """
 
@@ -214,8 +213,6 @@ def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Pat
         statuses = [answer(at, server / "ca.crt", "/v1/control/list-runs") for at in (inner, port)]
         assert statuses[1] == 404 != statuses[0], "the Control API is there, but not from outside"
 
-    (first / "at-work").unlink(missing_ok=True)
-    until((first / "at-work").exists, "a client at work", serving)
     (node,) = commands.living("flower-supernode", first / "state")
     os.kill(node, signal.SIGKILL)
     (superlink,), before = commands.living("flower-superlink", server / "state"), version(run)
