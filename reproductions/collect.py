@@ -1,6 +1,7 @@
 """Gather what the page needs from the run folders of a sweep: `python reproductions/collect.py NAME FOLDER`.
 
-Writes `results/NAME.json`: for every run its label, seed and figures; and the machine and commit that made them.
+Writes `results/NAME.json`: for every run its label, seed and figures; the machine that made them, and
+the commit at which they are collected: collect before the code changes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import pathlib
 import subprocess
 from collections.abc import Iterable
 from typing import Any
+
+from offbeat.report.plots import metrics
 
 HERE = pathlib.Path(__file__).parent
 FIGURES = ("accuracy", "accuracy_last10", "best_accuracy", "virtual_seconds", "bytes_up", "target_seconds",
@@ -37,7 +40,7 @@ def busy(spans: Iterable[tuple[float, float]]) -> float:
 
 def _run(folder: pathlib.Path, label: str, seed: int) -> dict[str, Any]:
     status, summary = (json.loads((folder / f"{name}.json").read_text()) for name in ("status", "summary"))
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics(folder)
     target = summary["target"]
     reached = next((line["version"] for line in lines if target is not None and line["accuracy"] >= target), None)
     kept = lines[:: max(1, -(-len(lines) // CURVE))]

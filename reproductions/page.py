@@ -11,13 +11,15 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from offbeat.report.plots import COLOURS
+from offbeat.report.tables import spread
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "reproductions.md"
 IMAGES = HERE.parent / "docs" / "images"
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito
 WORDS = {"target_rounds": "rounds", "target_seconds": "time", "staleness_max": "largest delay",
          "staleness_mean": "mean delay"}  # fmt: skip
 
@@ -57,7 +59,8 @@ def _section(name: str, paper: Mapping[str, Any], found: Mapping[str, Any]) -> s
     seeds = max(len(group) for group in runs.values())
     where = "; ".join(found["machines"])
     made = f"{len(found['runs'])} runs, {seeds} seeds, {_duration(found['seconds'])} on {where}"
-    parts = [f"## {paper['title']}\n", f"`{paper['command']}`\n", f"{made}, commit {found['commit']}.\n"]
+    parts = [f"## {paper['title']}\n", f"`offbeat sweep reproductions/{name}.toml --out runs/{name}`\n"]
+    parts.append(f"{made}, collected at commit {found['commit']}.\n")
     if "rows" in paper:
         parts += [_table(paper, runs), *_differences(paper, runs)]
     if "ratios" in paper:
@@ -77,7 +80,7 @@ def _table(paper: Mapping[str, Any], runs: Runs) -> str:
     for row, printed in paper["rows"].items():
         cells = []
         for place, column in enumerate(paper["columns"]):
-            ours = _spread([run[paper["figure"]] for run in runs[f"{row} {column}"]])
+            ours = spread([run[paper["figure"]] for run in runs[f"{row} {column}"]], scale=100)
             cells.append(f"{100 * printed[place]:.1f} / {ours}" if printed else ours)
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -133,11 +136,6 @@ def _values(values: Mapping[str, Any], runs: Runs) -> str:
 
 def _plain(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):.3g} ± {statistics.stdev(values):.1g}"
-
-
-def _spread(values: Sequence[float]) -> str:
-    mean = f"{100 * statistics.fmean(values):.1f}"
-    return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 def picture(paper: Mapping[str, Any], runs: Runs) -> Figure:

@@ -26,7 +26,7 @@ def test_every_file_is_on_the_page_and_every_section_has_a_file() -> None:
 @pytest.mark.parametrize("name", PAPER)
 def test_what_the_paper_reports_is_what_is_run(name: str) -> None:
     paper = PAPER[name]
-    reported = {f"{row} {column}" for row in paper.get("rows", {}) for column in paper["columns"]}
+    reported = {f"{row} {column}" for row in paper.get("rows", {}) for column in paper.get("columns", [])}
     reported |= paper.get("values", {}).keys() - {"names"}
     reported |= set(paper.get("ratios", {}).get("of", []))
     assert reported == labels(name)

@@ -47,8 +47,8 @@ class Sweep:
         base = dict(table)
         axes = [_variants(base.pop("variants", [{}]), "variants")]
         axes[:0] = [_variants(axis, f"axes.{name}") for name, axis in base.pop("axes", {}).items()]
-        seeds = list(dict.fromkeys(seeds or base.pop("seeds", []))) or [base.get("seed", 0)]
-        base.pop("seeds", None)
+        listed = base.pop("seeds", [])
+        seeds = list(dict.fromkeys(seeds or listed or [base.get("seed", 0)]))
         cells = []
         for variants, point in itertools.product(itertools.product(*axes), _points(grid)):
             changed = base
