@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import nn
 
 from offbeat.models.base import Model, image, refuse_tokens
-from offbeat.options import Count
+from offbeat.options import Bound, Count
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -29,25 +31,34 @@ class MLP(Model):
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
         refuse_tokens("mlp", vocabulary)
-        widths = (math.prod(shape), *self.hidden)
-        layers: list[nn.Module] = [nn.Flatten()]
-        for before, after in itertools.pairwise(widths):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+        return nn.Sequential(nn.Flatten(), *_dense((math.prod(shape), *self.hidden, classes)))
 
 
 @dataclass(kw_only=True, frozen=True)
 class CNN(Model):
     """The CNN of the CA²FL experiments: two 5×5 convolutions, each pooled by two, and three dense layers.
 
-    2,218,314 parameters for 3×32×32 inputs and ten classes.
+    2,218,314 parameters for 3×32×32 inputs and ten classes.  MIFA's has padding = 0 and hidden = [512].
     """
 
+    padding: Annotated[int, Bound(low=0, high=2)] = 2
+    """Rows and columns of zeros around the images, in both convolutions."""
+    hidden: tuple[Count, ...] = (512, 128)
+    """Widths of the dense layers but for the last."""
+
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
-        channels, height, width = image("cnn", shape, vocabulary, least=4)
+        shrunk = 4 - 2 * self.padding  # by each convolution
+        channels, height, width = image("cnn", shape, vocabulary, least=4 + 3 * shrunk)
+        height, width = (((size - shrunk) // 2 - shrunk) // 2 for size in (height, width))
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU(),
-            nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, classes),
+            nn.Conv2d(channels, 32, 5, padding=self.padding), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=self.padding), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            *_dense((64 * height * width, *self.hidden, classes)),
         )  # fmt: skip
+
+
+def _dense(widths: Sequence[int]) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return layers[:-1]
