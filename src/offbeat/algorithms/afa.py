@@ -36,6 +36,7 @@ class AFACD(Algorithm):
     """For many devices: the server remembers nothing."""
 
     normalise: Normalise = "none"
+    """What a worker returns: Δ_i as it is, or Δ_i·K/K_i."""
     reference_steps: Positive = 5.0
     """K, with normalise = "steps"."""
 
@@ -65,6 +66,7 @@ class AFACS(Algorithm):
     """For few silos: the server remembers each worker's latest return."""
 
     normalise: Normalise = "none"
+    """What a worker returns: Δ_i as it is, or Δ_i·K/K_i."""
     reference_steps: Positive = 5.0
     """K, with normalise = "steps"."""
     memory: Memory = field(default_factory=Dense)

@@ -51,7 +51,9 @@ class FedLuck(Algorithm):
     weighted: bool = False
     """Weigh every client by its number of examples."""
     min_steps: Count = 2
+    """Smallest k of the grid."""
     max_steps: Count = 60
+    """Largest k of the grid."""
     exponent: Positive = 0.5
     """e in φ."""
     alpha: tuple[Positive, ...] = ()

@@ -57,6 +57,7 @@ class Momentum(ServerOptimiser):
     """m ← β·m + v;  x ← x + η·m.  Hsu, Qi and Brown 2019 (FedAvgM)."""
 
     beta: Decay = 0.9
+    """β."""
 
     state_names: ClassVar[tuple[str, ...]] = ("m",)
 
@@ -73,8 +74,11 @@ class _Adaptive(ServerOptimiser):
     """m ← β₁·m + (1 − β₁)·v;  s as the subclass says;  x ← x + η·m/√(s + ε)."""
 
     beta1: Decay = 0.9
+    """β₁, of the first moment."""
     beta2: Decay = 0.99
+    """β₂, of the second moment."""
     epsilon: Positive = 1e-8
+    """ε."""
     epsilon_place: Literal["inside", "outside"] = "inside"
     """√(s + ε) or √s + ε."""
     bias_correction: bool = False

@@ -26,6 +26,7 @@ class Polynomial(Staleness):
     """s(τ) = (τ + 1)^−a."""
 
     a: NonNegative = 0.5
+    """How fast the weight falls; 0: not at all."""
 
     def __call__(self, tau: int) -> float:
         return float((tau + 1) ** -self.a)
@@ -36,7 +37,9 @@ class Hinge(Staleness):
     """s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1)."""
 
     a: NonNegative = 10.0
+    """How fast the weight falls beyond b."""
     b: NonNegative = 4.0
+    """Versions up to which an update counts in full."""
 
     def __call__(self, tau: int) -> float:
         return 1.0 if tau <= self.b else 1.0 / (self.a * (tau - self.b) + 1.0)

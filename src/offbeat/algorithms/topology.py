@@ -77,6 +77,7 @@ class RandomRegular(Topology):
     + 1)."""
 
     degree: Count = 4
+    """Neighbours of a client; an even number."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,6 +113,7 @@ class Given(Topology):
     """The user's own matrix, row by row; it must be doubly stochastic."""
 
     rows: tuple[tuple[float, ...], ...] = ()
+    """W, one row a client."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,6 +22,7 @@ from offbeat.options import Positive
 @dataclass(kw_only=True, frozen=True)
 class Dyn(ClientRule):
     alpha: Positive = 0.01
+    """α; the algorithm `feddyn` needs the same."""
 
     keeps: ClassVar[tuple[str, ...]] = ("g_i",)
 

@@ -15,6 +15,7 @@ class Prox(ClientRule):
     """SGD on F_i(y) + (mu/2)‖y − x‖², x being the pulled model."""
 
     mu: NonNegative = 0.01
+    """μ: how strongly y is held near x."""
 
     def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         if self.weight_decay:

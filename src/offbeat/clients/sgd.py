@@ -17,6 +17,7 @@ class SGD(ClientRule):
     """m ← momentum·m + g + weight_decay·y;  y ← y − lr·m.  The momentum starts at zero with every job."""
 
     momentum: NonNegative = 0.0
+    """Of the local steps."""
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
         return {"m": torch.zeros_like(x)} if self.momentum else {}

@@ -37,6 +37,7 @@ class Uniform(Codec):
     """Unbiased stochastic quantisation with 2^bits levels between the smallest and the largest entry."""
 
     bits: Bits = 8
+    """Bits an entry."""
 
     def size(self, layout: Layout, rate: float | None = None) -> int:
         return 16 + math.ceil(layout.dim * self.bits / 8)
@@ -62,6 +63,7 @@ class QSGD(Codec):
     """
 
     bits: Bits = 8
+    """Bits an entry, its sign included."""
 
     @property
     def levels(self) -> int:

@@ -33,6 +33,7 @@ class TopK(Codec):
     """
 
     rate: Rate = 0.1
+    """δ: share of the entries that travel."""
     scope: Literal["tensor", "global"] = "tensor"
     """The largest of every parameter tensor, or of the whole vector."""
 
@@ -90,6 +91,7 @@ class RandomK(Codec):
     """
 
     rate: Rate = 0.1
+    """δ: share of the entries that travel."""
     unbiased: bool = True
     """Scale by d/k.  With error feedback this must be off: the feedback makes up for what is missing."""
 

@@ -41,6 +41,7 @@ class CropFlip(Augment):
     """
 
     pad: Natural = 4
+    """Pixels, most."""
 
     def check(self, dataset: Dataset) -> None:
         if dataset.vocabulary is not None or len(dataset.shape) != 3:

@@ -38,7 +38,9 @@ class Dirichlet(Partition):
     """
 
     alpha: Positive = 0.3
+    """Small: few labels a client; large: all alike."""
     min_size: Count = 10
+    """Examples that every client has at least."""
 
     def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
         shares: list[list[Indices]] = [[] for _ in range(clients)]
@@ -54,6 +56,7 @@ class Classes(Partition):
     """Every client has examples of `classes` labels; each label is dealt out evenly among those that have it."""
 
     classes: Count = 2
+    """Labels a client."""
 
     def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
         total = int(labels.max()) + 1
@@ -77,7 +80,9 @@ class Quantity(Partition):
     """The same mix of labels for all, but unequal amounts: sizes in proportions drawn from Dir(alpha)."""
 
     alpha: Positive = 0.5
+    """Small: very unequal amounts; large: all alike."""
     min_size: Count = 10
+    """Examples that every client has at least."""
 
     def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
         return _top_up(_divide(rng.permutation(len(labels)), clients, self.alpha, rng), self.min_size, rng)

@@ -60,10 +60,15 @@ class Synthetic(Source):
     """Gaussian clusters in `features` dimensions, one a class, `noise` wide: a problem of any size."""
 
     examples: Count = 10_000
+    """For training."""
     test_examples: Count = 2_000
+    """For test."""
     features: Count = 32
+    """Dimensions."""
     classes: Count = 10
+    """Clusters."""
     noise: NonNegative = 1.0
+    """Standard deviation of a cluster; its centre is about 3 from the origin."""
     seed: int = 0
     """The data's own seed: runs with different seeds see the same data."""
 

@@ -47,10 +47,12 @@ class Data(Options):
     """A data set and how it is divided.  Both may be the user's own."""
 
     source: Source = field(default_factory=Digits)
+    """The data set."""
     clients: Count | None = None
     """Number of clients; with a partition that is a list of indices it follows from the list, and with `natural` all
     owners are clients unless fewer are asked for."""
     partition: Partition = field(default_factory=IID)
+    """Who has which examples."""
     augment: Augment | None = None
     """What is done to the images of every batch in training."""
 
@@ -111,6 +113,7 @@ class Evaluation(Options):
     every: Count = 10
     """Versions between two evaluations; the first and the last version are always tested."""
     batch_size: Count = 1000
+    """Test examples at once; changes nothing but the memory that a test takes."""
     target: Probability | None = None
     """Accuracy whose first reaching is timed."""
 
@@ -120,19 +123,29 @@ class Experiment(Options):
     """Everything that determines a run's result."""
 
     data: Data = field(default_factory=Data)
+    """What is learnt, and who has it."""
     model: Model = field(default_factory=LR)
+    """What learns."""
     algorithm: Algorithm = field(default_factory=CA2FL)
+    """Which way the server steps."""
     client: ClientRule = field(default_factory=SGD)
+    """What a client does with a job."""
     dispatch: Dispatch
+    """When the server steps, and how many clients it keeps busy."""
     compression: Compression = field(default_factory=Compression)
+    """What travels."""
     world: World = field(default_factory=World)
+    """How long trips take, who is awake, what is lost."""
     evaluation: Evaluation = field(default_factory=Evaluation)
+    """When x is tested."""
     rounds: Count = 100
     """Versions to make."""
     virtual_seconds: Positive | None = None
     """Virtual time after which the run ends, if it has not before."""
     seed: Natural = 0
+    """Of everything random."""
     device: Literal["cpu", "cuda"] = "cpu"
+    """Where the clients' work and the server's step are done."""
     executor: Choice = "auto"
     """What does the clients' work; in a run of more than seconds `auto` tries those that can and takes the fastest."""
     precision: Precision = "tf32"

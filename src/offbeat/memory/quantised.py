@@ -33,6 +33,7 @@ class Quantised(Memory):
     """h_i ← Q(Δ_i), really stored in bits/8·d bytes.  The mean is that of the *stored* entries."""
 
     bits: Bits = 4
+    """Bits a number."""
 
     exact: ClassVar[bool] = False
 

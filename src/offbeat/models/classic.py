@@ -28,6 +28,7 @@ class MLP(Model):
     """Fully connected layers with ReLU between them."""
 
     hidden: tuple[Count, ...] = (64,)
+    """Widths of the layers but for the last."""
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
         refuse_tokens("mlp", vocabulary)

@@ -21,10 +21,15 @@ class ConvMixer(Model):
     """
 
     dim: Count = 256
+    """Channels."""
     depth: Count = 8
+    """How often."""
     kernel: Count = 5
+    """Of the depthwise convolution; odd."""
     patch: Count = 2
+    """Pixels of a patch's side."""
     norm: Norm = "group"
+    """GroupNorm or BatchNorm."""
     groups: Count = 32
     """Groups of a GroupNorm."""
 

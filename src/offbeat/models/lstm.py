@@ -22,8 +22,11 @@ class LSTM(Model):
     """
 
     embedding: Count = 8
+    """Numbers that stand for a token."""
     hidden: Count = 256
+    """Size of the state."""
     layers: Count = 2
+    """LSTM layers."""
     dropout: Annotated[float, Bound(low=0, high=1, open="high")] = 0.0
     """Part of the last state that is left out in training."""
 

@@ -22,6 +22,7 @@ class ResNet18(Model):
     width: Count = 64
     """Channels of the first stage."""
     norm: Norm = "group"
+    """GroupNorm or BatchNorm."""
     groups: Count = 32
     """Groups of a GroupNorm."""
 

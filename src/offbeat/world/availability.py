@@ -61,6 +61,7 @@ class Bernoulli(Availability):
     probability: Probability | tuple[Probability, ...] = 0.5
     """One for all, or one a client."""
     slot: Positive = 1.0
+    """Seconds of a slot."""
 
     def span(self, client: int, client_key: int, now: float) -> Span:
         return uniform(key(client_key, "awake", self._slot(now))) < self.probability_of(client), self.next_change(now)
@@ -95,6 +96,7 @@ class ByLabel(Availability):
     label: Literal["majority", "smallest"] = "majority"
     """Of which of its labels a client's probability depends."""
     slot: Positive = 1.0
+    """Seconds of a slot."""
 
     def among(self, counts: NDArray[np.int64]) -> Bernoulli:
         labels = counts.argmax(axis=1) if self.label == "majority" else (counts > 0).argmax(axis=1)

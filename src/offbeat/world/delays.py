@@ -46,6 +46,7 @@ class Constant(Delay):
     """Every trip takes `value` seconds."""
 
     value: Positive = 1.0
+    """Seconds a trip."""
 
     def seconds(self, trip: Trip) -> float:
         return self.value
@@ -56,7 +57,9 @@ class Uniform(Delay):
     """U(low, high) a trip."""
 
     low: NonNegative = 0.0
+    """Fewest seconds."""
     high: Positive = 1.0
+    """Most seconds."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +74,9 @@ class Exponential(Delay):
     """Exponential with the given mean, which may differ from client to client by a uniform factor in `spread`."""
 
     mean: Positive = 1.0
+    """Mean seconds a trip."""
     spread: tuple[Positive, Positive] = (1.0, 1.0)
+    """Ends of the uniform factor, drawn once a client."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,8 +96,11 @@ class HalfNormal(Delay):
     """
 
     scale: NonNegative = 1.0
+    """Of what varies from trip to trip."""
     low: NonNegative = 0.0
+    """Lower end of s_i."""
     high: NonNegative = 5.0
+    """Upper end of s_i."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,7 +116,9 @@ class LogNormal(Delay):
     """median·exp(sigma·N(0, 1)) a trip: most are quick, a few take very long."""
 
     median: Positive = 1.0
+    """Seconds that half of the trips take at most."""
     sigma: Annotated[float, Bound(low=0, high=20)] = 1.0
+    """How unlike the trips are; 0: all alike."""
 
     def seconds(self, trip: Trip) -> float:
         return self.median * math.exp(self.sigma * normal(trip.trip_key))
@@ -125,11 +135,17 @@ class Speeds(Delay):
     per_client: ClassVar[tuple[str, ...]] = ("seconds_per_step",)
 
     seconds_per_step: tuple[Positive, ...] = ()
+    """One a client; empty: drawn."""
     median: Positive = 0.1
+    """Median seconds a step over the clients."""
     sigma: NonNegative = 0.5
+    """How unlike the clients are; 0: all alike."""
     stragglers: Probability = 0.0
+    """Share of the clients that are slower."""
     slowdown: Positive = 10.0
+    """By what factor they are slower."""
     jitter: NonNegative = 0.1
+    """How unlike a client's trips are; 0: all alike."""
 
     def step_seconds(self, trip: Trip) -> float:
         if self.seconds_per_step:
@@ -155,12 +171,19 @@ class Devices(Delay):
     per_client: ClassVar[tuple[str, ...]] = ("seconds_per_step", "up", "down")
 
     seconds_per_step: tuple[Positive, ...] = ()
+    """α_i, one a client; empty: drawn."""
     up: tuple[Positive, ...] = ()
+    """Bytes a second upwards, one a client; empty: drawn."""
     down: tuple[Positive, ...] = ()
+    """Bytes a second downwards, one a client; empty: drawn."""
     median_step: Positive = 0.1
+    """Median of the α_i."""
     median_up: Positive = 1e6
+    """Median bytes a second upwards."""
     median_down: Positive = 4e6
+    """Median bytes a second downwards."""
     sigma: NonNegative = 0.5
+    """How unlike the clients are; 0: all alike."""
 
     def seconds(self, trip: Trip) -> float:
         alpha, up = self._step(trip.client, trip.client_key), self._up(trip.client, trip.client_key)

@@ -49,8 +49,11 @@ class PerClient(Effort):
     per_client: ClassVar[tuple[str, ...]] = ("values",)
 
     values: tuple[Count, ...] = ()
+    """Local steps, one number a client; empty: drawn."""
     low: Count = 1
+    """Fewest steps that are drawn."""
     high: Count = 10
+    """Most steps that are drawn."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +77,9 @@ class Battery(Effort):
     """
 
     period: Positive = 100.0
+    """Seconds of a cycle."""
     charging: Probability = 0.3
+    """Share of a cycle on the mains."""
 
     def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
         phase = (now / self.period + uniform(key(client_key, "battery"))) % 1.0

@@ -118,6 +118,7 @@ class Trace(Availability):
     """Replayed presence: FedScale's behaviour traces, or FLASH's in either form."""
 
     file: str
+    """The trace, JSON, gzipped or not."""
     states: Literal["2st", "3st"] = "2st"
     """Which of the two recordings of a FLASH file with events."""
 
@@ -134,6 +135,7 @@ class FedScaleDevices(Delay):
     """FedScale's capacity trace: {client: {computation: ms an example, communication: kbit/s}}."""
 
     file: str
+    """The trace, JSON, gzipped or not."""
     examples_per_step: Count = 32
     """`client.batch_size`: the trace's unit of work is an example."""
 
@@ -156,6 +158,7 @@ class FlashSpeeds(Delay):
     """FLASH's measured phones: mean and deviation of up and down speed in kbit/s, drawn anew for every trip."""
 
     file: str
+    """The trace, JSON, gzipped or not."""
     step_seconds: NonNegative = 0.588
     """Seconds a local step; the default is FLASH's middle phone on its FEMNIST CNN."""
 
@@ -188,6 +191,7 @@ class Mix(Delay):
     """A population of devices in the manner of a trace, for any number of clients."""
 
     kind: Literal["phones", "silos", "iot"] = "phones"
+    """Phones as in FedScale's trace, its fastest devices, or its slowest."""
     examples_per_step: Count = 32
     """`client.batch_size`: the figures are for one example."""
 
