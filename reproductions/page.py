@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "reproductions.md"
 IMAGES = HERE.parent / "docs" / "images"
-WORDS = {"target_rounds": "rounds", "target_seconds": "time", "staleness_max": "largest delay",
-         "staleness_mean": "mean delay"}  # fmt: skip
+# What a figure is called, and by how much it is multiplied for people.
+WORDS = {"target_rounds": ("rounds", 1), "target_seconds": ("time (s)", 1), "target_bytes_up": ("MB up", 1e-6),
+         "staleness_max": ("largest delay", 1), "staleness_mean": ("mean delay", 1), "accuracy": ("accuracy (%)", 100),
+         "accuracy_last10": ("accuracy (%)", 100), "best_accuracy": ("best accuracy (%)", 100)}  # fmt: skip
 
 HEAD = """\
 # The papers' tables, made again
@@ -36,7 +38,19 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def page() -> str:
-    return "\n".join([HEAD, *(_section(name, paper, found) for name, paper, found in sections())])
+    return "\n".join([HEAD, *(_section(name, paper, found) for name, paper, found in sections()), _waiting()])
+
+
+def _waiting() -> str:
+    """What can be run and was not yet."""
+    files = tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8"))
+    done = {name for name, _, _ in sections()}
+    lines = [f"- {paper['title']}: `{_command(name)}`" for name, paper in files.items() if name not in done]
+    return "\n".join(["## Not run to the end yet\n", *lines]) + "\n" if lines else ""
+
+
+def _command(name: str) -> str:
+    return f"offbeat sweep reproductions/{name}.toml --out runs/{name}"
 
 
 def sections() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -58,8 +72,9 @@ def _section(name: str, paper: Mapping[str, Any], found: Mapping[str, Any]) -> s
     runs = by_label(found)
     seeds = max(len(group) for group in runs.values())
     where = "; ".join(found["machines"])
-    made = f"{len(found['runs'])} runs, {seeds} seeds, {_duration(found['seconds'])} on {where}"
-    parts = [f"## {paper['title']}\n", f"`offbeat sweep reproductions/{name}.toml --out runs/{name}`\n"]
+    counted = f"{seeds} seeds" if seeds > 1 else "one seed"
+    made = f"{len(found['runs'])} runs, {counted}, {_duration(found['seconds'])} on {where}"
+    parts = [f"## {paper['title']}\n", f"`{_command(name)}`\n"]
     parts.append(f"{made}, collected at commit {found['commit']}.\n")
     if "rows" in paper:
         parts += [_table(paper, runs), *_differences(paper, runs)]
@@ -81,7 +96,7 @@ def _table(paper: Mapping[str, Any], runs: Runs) -> str:
         cells = []
         for place, column in enumerate(paper["columns"]):
             ours = spread([run[paper["figure"]] for run in runs[f"{row} {column}"]], scale=100)
-            cells.append(f"{100 * printed[place]:.1f} / {ours}" if printed else ours)
+            cells.append(f"{_known(printed[place], 100, '.1f')} / {ours}" if printed else ours)
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -106,6 +121,7 @@ def _gaps(paper: Mapping[str, Any], runs: Runs, figure: str) -> dict[str, float]
         f"{row}, {column}": 100 * (statistics.fmean(run[figure] for run in runs[f"{row} {column}"]) - printed[place])
         for row, printed in paper["rows"].items()
         for place, column in enumerate(paper["columns"] if printed else [])
+        if not math.isnan(printed[place])
     }
 
 
@@ -118,28 +134,39 @@ def _ratios(ratios: Mapping[str, Any], runs: Runs) -> str:
             first, second = ([run[name] for run in runs[label]] for label in (one, other))
             quotients = [a / b for a, b in zip(first, second, strict=True)]
             cells = [_plain(values) for values in (quotients, first, second)]
-            lines.append(f"| {WORDS[name]} | {printed:.3g} | {' | '.join(cells)} |")
+            lines.append(f"| {WORDS[name][0]} | {printed:.3g} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def _values(values: Mapping[str, Any], runs: Runs) -> str:
     """Several figures of each variant."""
     names = values["names"]
-    lines = ["| | " + " | ".join(WORDS[name] for name in names) + " |", "|---" * (1 + len(names)) + "|"]
+    lines = ["| | " + " | ".join(WORDS[name][0] for name in names) + " |", "|---" * (1 + len(names)) + "|"]
     for label, printed in values.items():
         if label != "names":
-            ours = [_plain([run[name] for run in runs[label]]) for name in names]
-            cells = [f"{'—' if math.isnan(p) else f'{p:g}'} / {own}" for p, own in zip(printed, ours, strict=True)]
+            ours = [_plain([run[name] for run in runs[label]], WORDS[name][1]) for name in names]
+            scales = [WORDS[name][1] for name in names]
+            cells = [f"{_known(*pair)} / {own}" for *pair, own in zip(printed, scales, ours, strict=True)]
+            if all(math.isnan(p) for row in values.values() for p in row if not isinstance(p, str)):
+                cells = ours
             lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _plain(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.3g} ± {statistics.stdev(values):.1g}"
+def _known(printed: float, scale: float = 1, form: str = "g") -> str:
+    return "—" if math.isnan(printed) else f"{scale * printed:{form}}"
+
+
+def _plain(values: Sequence[float | None], scale: float = 1) -> str:
+    known = [scale * value for value in values if value is not None]
+    if len(known) < len(values):
+        return f"{len(known)} of {len(values)} runs" if known else "never"
+    mean = f"{statistics.fmean(known):.3g}"
+    return f"{mean} ± {statistics.stdev(known):.1g}" if len(known) > 1 else mean
 
 
 def picture(paper: Mapping[str, Any], runs: Runs) -> Figure:
-    return _dots(paper["values"], runs) if "values" in paper else _curves(paper, runs)
+    return _curves(paper, runs) if "curves" in paper else _dots(paper["values"], runs)
 
 
 def _dots(values: Mapping[str, Any], runs: Runs) -> Figure:
@@ -154,7 +181,7 @@ def _dots(values: Mapping[str, Any], runs: Runs) -> Figure:
             axis.plot([min(ours), max(ours)], [height, height], color=COLOURS[0], linewidth=1.2)
             axis.plot(statistics.fmean(ours), height, "o", color=COLOURS[0], label="" if height else "ours")
             axis.plot(values[label][place], height, "x", color=COLOURS[3], label="" if height else "paper")
-        axis.set(xlabel=f"{WORDS[name]} (versions)", xlim=(0, None), yticks=range(len(labels)), yticklabels=labels)
+        axis.set(xlabel=f"{WORDS[name][0]} (versions)", xlim=(0, None), yticks=range(len(labels)), yticklabels=labels)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()
     axes[0].legend(frameon=False, fontsize=8)
@@ -167,7 +194,9 @@ def _curves(paper: Mapping[str, Any], runs: Runs) -> Figure:
     from matplotlib import pyplot as plt
 
     panels, time = paper["curves"], paper.get("over") == "virtual_seconds"
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels) + 0.6, 3.4), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(3.6 * len(panels) + 2.2, 3.2), sharey=True, squeeze=False, layout="constrained"
+    )
     for axis, panel in zip(axes[0], panels, strict=True):
         shown = {label: _within(panel, label) for label in runs if _within(panel, label)}
         for colour, (label, name) in zip(COLOURS, shown.items(), strict=False):
@@ -178,18 +207,19 @@ def _curves(paper: Mapping[str, Any], runs: Runs) -> Figure:
                       label=name, linewidth=1.4)  # fmt: skip
             low, high = ([100 * pick(p[2] for p in point) for point in points] for pick in (min, max))
             axis.fill_between(at, low, high, color=colour, alpha=0.12, linewidth=0)
-        axis.set(title=panel, xlabel="virtual time (s)" if time else "round", ylim=(40, 95))
+        axis.set(title=panel, xlabel="virtual time (s)" if time else "round")
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, loc="lower right", fontsize=8)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), frameon=False, loc="outside right center", fontsize=8)
     axes[0][0].set_ylabel("test accuracy (%)")
-    figure.tight_layout()
     return figure
 
 
 def _within(panel: str, label: str) -> str:
     """What is left of a label in a panel for one row or one column; nothing where it belongs to another."""
-    if label.startswith(panel):
-        return label.removeprefix(panel).strip()
+    if not panel:
+        return label
+    if label.startswith(f"{panel} "):
+        return label.removeprefix(f"{panel} ")
     return label.removesuffix(f" {panel}") if label.endswith(f" {panel}") else ""
 
 

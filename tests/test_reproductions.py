@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import tomllib
 
@@ -38,6 +39,23 @@ def test_the_page_is_made_of_the_results() -> None:
     for name, _, found in page.sections():
         assert {run["label"] for run in found["runs"]} == labels(name), "results of another file"
         assert (page.IMAGES / f"{name}.png").is_file()
+
+
+def test_what_a_paper_does_not_print_and_a_run_does_not_reach_is_said() -> None:
+    runs = {"a": [{"target_seconds": None, "accuracy": 0.5}] * 2, "b": [{"target_seconds": 3.0, "accuracy": 0.25}]}
+    values = {"names": ["target_seconds", "accuracy"], "a": [1.5, math.nan], "b": [2.0, 0.75]}
+    assert page._values(values, runs).splitlines()[2:] == [
+        "| a | 1.5 / never | — / 50 ± 0 |",
+        "| b | 2 / 3 | 75 / 25 |",
+    ]
+    values |= {"a": [math.nan, math.nan], "b": [math.nan, math.nan]}
+    assert page._values(values, runs).splitlines()[3] == "| b | 3 | 25 |"
+
+
+def test_a_panel_has_its_own_curves_alone() -> None:
+    labels = ["p=1 AFA-CD", "p=10 AFA-CD", "MIFA p=1"]
+    assert [page._within("p=1", label) for label in labels] == ["AFA-CD", "", "MIFA"]
+    assert page._within("", "AFL") == "AFL"
 
 
 def test_time_is_counted_once_where_runs_overlap() -> None:
