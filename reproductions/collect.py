@@ -1,5 +1,7 @@
 """Gather what the page needs from the run folders of a sweep: `python reproductions/collect.py NAME FOLDER`.
 
+What it took to reach a target is read from the evaluations, so that `--target` can ask for another than the run's own.
+
 Writes `results/NAME.json`: for every run its label, seed and figures; the machine that made them, and
 the commit at which they are collected: collect before the code changes.
 """
@@ -16,14 +18,15 @@ from typing import Any
 from offbeat.report.plots import metrics
 
 HERE = pathlib.Path(__file__).parent
-FIGURES = ("accuracy", "accuracy_last10", "best_accuracy", "virtual_seconds", "bytes_up", "target_seconds",
-           "target_bytes_up", "staleness_mean", "staleness_max", "rounds", "parameters")  # fmt: skip
+FIGURES = ("accuracy", "accuracy_last10", "best_accuracy", "virtual_seconds", "bytes_up", "staleness_mean",
+           "staleness_max", "rounds", "parameters")  # fmt: skip
+REACHED = {"target_seconds": "virtual_seconds", "target_bytes_up": "bytes_up", "target_rounds": "version"}
 CURVE = 60  # points of a curve that are kept
 
 
-def collect(folder: pathlib.Path) -> dict[str, Any]:
+def collect(folder: pathlib.Path, target: float | None = None) -> dict[str, Any]:
     runs = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["runs"]
-    found = [_run(folder / run["folder"], run["label"], run["seed"]) for run in runs]
+    found = [_run(folder / run["folder"], run["label"], run["seed"], target) for run in runs]
     machines = sorted({run.pop("machine") for run in found})
     seconds = busy([run.pop("span") for run in found])
     return {"commit": _commit(), "machines": machines, "seconds": seconds, "runs": found}
@@ -38,18 +41,18 @@ def busy(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _run(folder: pathlib.Path, label: str, seed: int) -> dict[str, Any]:
+def _run(folder: pathlib.Path, label: str, seed: int, target: float | None) -> dict[str, Any]:
     status, summary = (json.loads((folder / f"{name}.json").read_text()) for name in ("status", "summary"))
     lines = metrics(folder)
-    target = summary["target"]
-    reached = next((line["version"] for line in lines if target is not None and line["accuracy"] >= target), None)
+    target = summary["target"] if target is None else target
+    there = next((line for line in lines if target is not None and line["accuracy"] >= target), {})
     kept = lines[:: max(1, -(-len(lines) // CURVE))]
     curve = [[line["version"], round(line["virtual_seconds"], 2), round(line["accuracy"], 4)] for line in kept]
-    figures = {name: summary[name] for name in FIGURES}
+    figures = {name: summary[name] for name in FIGURES} | {name: there.get(of) for name, of in REACHED.items()}
     machine = f"{status['gpu'] or str(status['cpus']) + ' cores, ' + status['machine']}, torch {status['torch']}"
     ended = (folder / "summary.json").stat().st_mtime
     beside = {"machine": machine, "span": (ended - summary["wall_seconds"], ended)}
-    return {"label": label, "seed": seed, **figures, "target_rounds": reached, "curve": curve, **beside}
+    return {"label": label, "seed": seed, **figures, "target": target, "curve": curve, **beside}
 
 
 def _commit() -> str:
@@ -62,10 +65,11 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("name")
     words.add_argument("folder", type=pathlib.Path)
+    words.add_argument("--target", type=float)
     told = words.parse_args()
     out = HERE / "results" / f"{told.name}.json"
     out.parent.mkdir(exist_ok=True)
-    found = collect(told.folder)
+    found = collect(told.folder, told.target)
     lines = ",\n  ".join(json.dumps(run, ensure_ascii=False) for run in found.pop("runs"))
     text = json.dumps(found, ensure_ascii=False)
     out.write_text(f'{text[:-1]}, "runs": [\n  {lines}\n]}}\n', encoding="utf-8")

@@ -161,8 +161,9 @@ def _plain(values: Sequence[float | None], scale: float = 1) -> str:
     known = [scale * value for value in values if value is not None]
     if len(known) < len(values):
         return f"{len(known)} of {len(values)} runs" if known else "never"
-    mean = f"{statistics.fmean(known):.3g}"
-    return f"{mean} ± {statistics.stdev(known):.1g}" if len(known) > 1 else mean
+    mean = statistics.fmean(known)
+    places = 2 - math.floor(math.log10(abs(mean))) if mean else 0  # three digits of the mean
+    return spread(known, f"{{:.{max(0, places)}f}}")
 
 
 def picture(paper: Mapping[str, Any], runs: Runs) -> Figure:

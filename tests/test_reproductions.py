@@ -42,14 +42,17 @@ def test_the_page_is_made_of_the_results() -> None:
 
 
 def test_what_a_paper_does_not_print_and_a_run_does_not_reach_is_said() -> None:
-    runs = {"a": [{"target_seconds": None, "accuracy": 0.5}] * 2, "b": [{"target_seconds": 3.0, "accuracy": 0.25}]}
+    runs: page.Runs = {
+        "a": [{"target_seconds": None, "accuracy": 0.5}] * 2,
+        "b": [{"target_seconds": 3.0, "accuracy": 0.25}],
+    }
     values = {"names": ["target_seconds", "accuracy"], "a": [1.5, math.nan], "b": [2.0, 0.75]}
     assert page._values(values, runs).splitlines()[2:] == [
-        "| a | 1.5 / never | — / 50 ± 0 |",
-        "| b | 2 / 3 | 75 / 25 |",
+        "| a | 1.5 / never | — / 50.0 ± 0.0 |",
+        "| b | 2 / 3.00 | 75 / 25.0 |",
     ]
     values |= {"a": [math.nan, math.nan], "b": [math.nan, math.nan]}
-    assert page._values(values, runs).splitlines()[3] == "| b | 3 | 25 |"
+    assert page._values(values, runs).splitlines()[3] == "| b | 3.00 | 25.0 |"
 
 
 def test_a_panel_has_its_own_curves_alone() -> None:
