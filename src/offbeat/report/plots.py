@@ -1,4 +1,7 @@
-"""Pictures of runs.  Every function returns a matplotlib figure that can be changed before it is saved."""
+"""Pictures of runs.  Every function returns a matplotlib figure that can be changed before it is saved.
+
+Those of one run take what `offbeat.report.read.read(folder)` gives, and fit a column of a paper: 3.4 inches, 8 points.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from offbeat.algorithms.fedluck import phi
+from offbeat.report import series
+from offbeat.report.read import Record, lost
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +34,10 @@ def metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
 def accuracy(
     runs: Mapping[str, Sequence[pathlib.Path]], over: str = "virtual_seconds", target: float | None = None
 ) -> Figure:
-    """Test accuracy of several experiments, with the band between the lowest and the highest seed."""
+    """Test accuracy of several experiments, with the band between the lowest and the highest seed.
+
+    `over` is one of virtual_seconds, version and bytes_up.
+    """
     many = len(runs) > INSIDE
     figure, axes = _figure(10.5, max(4.2, 0.16 * len(runs))) if many else _figure(7.0, 4.2)
     for label, folders in runs.items():
@@ -70,6 +80,158 @@ def partition(counts: NDArray[np.int64]) -> Figure:
     return figure
 
 
+def staleness(record: Record) -> Figure:
+    """How many updates were how stale."""
+    figure, axes = _column()
+    tau, counts = series.staleness(record.log())
+    axes.bar(tau, counts, width=0.9 * (tau[1] - tau[0] if len(tau) > 1 else 1), align="edge")
+    axes.set(xlabel="staleness τ (versions)", ylabel="updates")
+    return figure
+
+
+def staleness_over_time(record: Record) -> Figure:
+    """The mean and the largest staleness of what arrived."""
+    figure, axes = _column()
+    time, mean, most = series.staleness_over_time(record.log())
+    there = ~np.isnan(mean)
+    axes.plot(time[there], mean[there], label="mean")
+    axes.plot(time[there], most[there], label="largest", linewidth=0.7)
+    axes.set(xlabel=AXES["virtual_seconds"], ylabel="staleness τ")
+    axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def concurrency(record: Record) -> Figure:
+    """How many clients were at work, and how many updates waited for the server's next step."""
+    figure, axes = _column()
+    log = record.log()
+    axes.plot(*series.concurrency(log), label="clients at work")
+    axes.plot(*series.waiting(log), label="updates waiting, at most", linewidth=0.7, drawstyle="steps-mid")
+    axes.set(xlabel=AXES["virtual_seconds"], ylabel="number", ylim=(0, None))
+    axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def participation(record: Record) -> Figure:
+    """Each client's part of the updates beside its part of the data."""
+    figure, axes = _column()
+    sizes = record.setting.get("sizes")
+    known = np.array(sizes, dtype=np.int64) if sizes else None
+    data, updates, _ = series.participation(record.log(), record.clients, known)
+    axes.plot(100 * data, 100 * updates, ".", markersize=4, alpha=0.6, markeredgewidth=0)
+    most = 100 * max(data.max(), updates.max())
+    axes.plot([0, most], [0, most], color="0.5", linewidth=0.8, linestyle="--")
+    axes.set(xlabel="part of the data (%)", ylabel="part of the updates (%)")
+    return figure
+
+
+def timeline(record: Record) -> Figure:
+    """Who trained when: a bar is a trip, darker the staler it was; dashed with a cross it came to nothing."""
+    figure, axes = _column(height=3.4)
+    clients, trips = series.trips(record.log())
+    place = {int(client): at for at, client in enumerate(clients)}
+    tau = trips["staleness"] / max(1, int(trips["staleness"].max(initial=0)))
+    for trip, gone, shade in zip(trips, lost(trips), tau, strict=True):
+        at, width = place[int(trip["client"])], trip["time"] - trip["sent"]
+        look = {"facecolor": "none", "edgecolor": COLOURS[3], "linestyle": "--"} if gone else {
+            "facecolor": str(0.85 - 0.75 * shade), "edgecolor": "none"}  # fmt: skip
+        axes.barh(at, width, left=trip["sent"], height=0.7, linewidth=0.6, **look)
+        if gone:
+            axes.plot(trip["time"], at, "x", color=COLOURS[3], markersize=3)
+    some = np.linspace(0, len(clients) - 1, min(len(clients), 12)).astype(int)
+    axes.set(xlabel=AXES["virtual_seconds"], ylabel="client", yticks=some, yticklabels=clients[some])
+    return figure
+
+
+def at_work(record: Record) -> Figure:
+    """The part of its time that each client, or group of clients, was at work."""
+    figure, axes = _column(height=3.0)
+    cuts, busy = series.at_work(record.log(), record.clients)
+    extent = (cuts[0], cuts[-1], 0, record.clients)
+    image = axes.imshow(busy, aspect="auto", origin="lower", extent=extent, cmap="Blues", vmin=0, vmax=1)
+    axes.set(xlabel=AXES["virtual_seconds"], ylabel="client")
+    _scale(figure, image, "part of the time at work")
+    return figure
+
+
+def ages(record: Record) -> Figure:
+    """How old what a memory holds is."""
+    figure, axes = _column()
+    found = series.ages(record.log(), record.clients)
+    axes.plot(found.version, found.mean, label="mean")
+    axes.plot(found.version, found.most, label="oldest", linewidth=0.7)
+    axes.set(xlabel=AXES["version"], ylabel="age (versions)")
+    axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def durations(record: Record) -> Figure:
+    """How long trips took."""
+    figure, axes = _column()
+    cuts, counts = series.durations(record.log())
+    axes.stairs(counts, cuts, fill=True)
+    axes.set(xlabel="trip (s)", ylabel="trips")
+    if cuts[0] > 0:
+        axes.set_xscale("log")
+    return figure
+
+
+def plan(record: Record, device: int = 0) -> Figure:
+    """FedLuck's φ of a device over local steps and compression, and what it chose."""
+    figure, axes = _column()
+    k, delta, alpha, beta = record.setting["plan"][device]
+    ks, deltas = np.arange(2.0, 61.0)[:, None], np.linspace(0.01, 1, 100)[None, :]
+    values = np.log10(phi(ks, deltas, alpha, beta, record.setting["period"], record.setting["exponent"]))
+    image = axes.contourf(deltas[0], ks[:, 0], values, levels=20, cmap="Blues_r")
+    axes.plot(delta, k, "D", color=COLOURS[3], markersize=5, clip_on=False)
+    axes.set(xlabel="compression rate δ", ylabel="local steps k")
+    axes.set_title(f"device {device}: k = {k}, δ = {delta:g}", fontsize=8)
+    _scale(figure, image, "log₁₀ φ")
+    return figure
+
+
+def network(record: Record) -> Figure:
+    """Who talks to whom."""
+    figure, axes = _column(height=3.2)
+    found = record.setting["network"]
+    turn = 2 * np.pi * np.arange(found["nodes"]) / found["nodes"]
+    x, y = np.cos(turn), np.sin(turn)
+    for one, other in found["edges"]:
+        axes.plot(x[[one, other]], y[[one, other]], color="0.6", linewidth=0.5)
+    axes.plot(x, y, "o", markersize=3)
+    axes.set(aspect="equal")
+    axes.set_title(f"ρ = {found['rho']:.3g}", fontsize=8)
+    axes.axis("off")
+    return figure
+
+
+def consensus(record: Record) -> Figure:
+    """How far the clients' models were from their mean."""
+    figure, axes = _column()
+    axes.plot([line["version"] for line in record.metrics], [line["consensus"] for line in record.metrics])
+    axes.set(xlabel=AXES["version"], ylabel="distance from the mean", ylim=(0, None))
+    return figure
+
+
+def of_run(record: Record) -> dict[str, Figure]:
+    """All pictures that a run has something to show in, by name."""
+    pictures: dict[str, Figure] = {}
+    if len(record.log()):
+        always = (staleness, staleness_over_time, concurrency, participation, timeline, at_work, durations)
+        pictures |= {draw.__name__: draw(record) for draw in always}
+        if "memory" in record.config.get("algorithm", {}):
+            pictures["ages"] = ages(record)
+    if "partition" in record.setting:
+        pictures["partition"] = partition(np.array(record.setting["partition"]))
+    if "plan" in record.setting:
+        pictures |= {f"plan-{device}": plan(record, device) for device in range(min(12, len(record.setting["plan"])))}
+    if "network" in record.setting:
+        pictures["network"] = network(record)
+    if record.metrics and "consensus" in record.metrics[0]:
+        pictures["consensus"] = consensus(record)
+    return pictures
+
+
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
     from matplotlib.figure import Figure  # not pyplot: no global state, no display needed
 
@@ -78,3 +240,19 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
     axes.set_prop_cycle(color=COLOURS)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _column(width: float = 3.4, height: float = 2.4) -> tuple[Figure, Any]:
+    """A figure for a column of a paper."""
+    figure, axes = _figure(width, height)
+    figure.set_dpi(300)
+    axes.tick_params(labelsize=7)
+    for text in (axes.xaxis.label, axes.yaxis.label):
+        text.set_fontsize(8)
+    return figure, axes
+
+
+def _scale(figure: Figure, image: Any, label: str) -> None:
+    bar = figure.colorbar(image, pad=0.02)
+    bar.set_label(label, fontsize=8)
+    bar.ax.tick_params(labelsize=7)

@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
+
+from offbeat.report.read import Record
+
+MEASURES = ("version", "virtual_seconds", "bytes_up")
 
 
 def spread(values: Sequence[float], form: str = "{:.1f}", scale: float = 1.0) -> str:
@@ -53,6 +58,46 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             f"{statistics.fmean(s['rounds'] for s in group):,.0f}",
             size(statistics.fmean(s["bytes_up"] for s in group)),
             f"{statistics.fmean(s['staleness_mean'] for s in group):.2f}/{max(s['staleness_max'] for s in group)}",
+        )
+    return table
+
+
+def compared(records: Sequence[Record], target: float | None = None) -> Table:
+    """Runs side by side, also such as are not finished: a row a label, its seeds together.
+
+    The target is the given one, or that of the runs where they agree.
+    """
+    own = {record.config.get("evaluation", {}).get("target") for record in records if record.metrics}
+    target = own.pop() if target is None and len(own) == 1 else target
+    words = "accuracy: of the last evaluation, mean ± standard deviation over the seeds"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=words, caption_justify="left", caption_style="dim")
+    table.add_column("", style="bold", overflow="fold")
+    to = f" to {100 * target:g} %" if target is not None else ""
+    for name in ("seeds", "state", "acc %", "best %", f"rounds{to}", f"s{to}", f"up{to}"):
+        table.add_column(name, justify="right", no_wrap=name != "state")
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.label, []).append(record)
+    for label, group in groups.items():
+        states = ", ".join(sorted({record.state for record in group}))
+        some = [record.metrics for record in group if record.metrics]
+        if not some:
+            table.add_row(escape(label), str(len(group)), states)
+            continue
+        ends = [lines[-1] for lines in some]
+        if target is not None:
+            first = [next((line for line in lines if line["accuracy"] >= target), None) for lines in some]
+            ends = [line for line in first if line is not None]
+        share = f" ({len(ends)}/{len(some)})" if len(ends) < len(some) else ""
+        mean = {name: statistics.fmean(line[name] for line in ends) if ends else 0.0 for name in MEASURES}
+        cells = [f"{mean['version']:,.0f}{share}", f"{mean['virtual_seconds']:,.0f}", size(mean["bytes_up"])]
+        table.add_row(
+            escape(label),
+            str(len(group)),
+            states,
+            spread([lines[-1]["accuracy"] for lines in some], scale=100),
+            spread([max(line["accuracy"] for line in lines) for lines in some], scale=100),
+            *(cells if ends else ["never"] * 3),
         )
     return table
 

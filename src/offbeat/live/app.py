@@ -1,0 +1,188 @@
+"""A page that shows runs as they go, and the little that it asks for.
+
+It only reads, and only what `find` has found under its folder: a run is asked for by its number, never by a path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import json
+import pathlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from offbeat.live.watch import Watched
+from offbeat.report import html as report
+from offbeat.report import payload
+from offbeat.report.read import Record
+from offbeat.version import __version__
+
+SECONDS = 1.0  # between two looks at the folder
+KEEP_ALIVE = 15.0  # seconds without news after which a line is sent, so that a connection that is gone is noticed
+STATIC = {
+    "echarts.min.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "view.js": "text/javascript",
+    "live.js": "text/javascript",
+    "style.css": "text/css",
+}
+LOOPBACK = ["127.0.0.1", "localhost"]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def serve(root: pathlib.Path, host: str, port: int, told: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C; `told` hears the address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        shown = f"[{host}]" if family == socket.AF_INET6 else host
+        told(f"http://{shown}:{listening.getsockname()[1]}/")
+        app = application(root, LOOPBACK if host in ("127.0.0.1", "localhost") else ["*"])
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def application(root: pathlib.Path, hosts: list[str] | None = None) -> Starlette:
+    """The page for the runs under a folder, for whoever asks for one of the hosts."""
+    live = _Live(root)
+    routes = [
+        Route("/", live.page),
+        Route("/static/{name}", live.static),
+        Route("/api/runs", live.runs),
+        Route("/api/runs/{number:int}/curve", live.curve),
+        Route("/api/runs/{number:int}/detail", live.detail),
+        Route("/report", live.report),
+        Route("/events", live.events),
+    ]
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts or LOOPBACK), Middleware(_Headers)]
+    return Starlette(routes=routes, middleware=middleware, lifespan=live.lifespan)
+
+
+class _Live:
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root
+        self.watched = Watched(root)
+        self.listeners: set[asyncio.Queue[dict[str, Any]]] = set()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        await asyncio.to_thread(self.watched.look)
+        looking = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            looking.cancel()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(SECONDS)
+            change = await asyncio.to_thread(self.watched.look)
+            if change.changed or change.other:
+                news = {"runs": [self._row(number) for number in change.changed], "other": change.other}
+                for listener in self.listeners:
+                    listener.put_nowait(news)
+
+    # What is asked for -------------------------------------------------------------------------------------------
+
+    async def page(self, _: Request) -> Response:
+        title = html.escape(f"offbeat · {self.root.resolve().name}")
+        scripts = "".join(f'<script src="/static/{name}"></script>' for name in STATIC if name.endswith(".js"))
+        head = '<link rel="stylesheet" href="/static/style.css">'
+        policy = html.escape(POLICY.partition("; frame-ancestors")[0], quote=True)  # that one is for headers alone
+        text = report.static("page.html").format(policy=policy, title=title, head=head, data="", scripts=scripts)
+        return HTMLResponse(text)
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise HTTPException(404)
+        return Response(report.static(name), media_type=STATIC[name])
+
+    async def runs(self, _: Request) -> Response:
+        rows = [self._row(number) for number in self.watched.records]
+        return JSONResponse({"version": __version__, "folder": self.root.resolve().name, "runs": rows})
+
+    async def curve(self, request: Request) -> Response:
+        begin = request.query_params.get("from", "0")
+        record = self._record(request.path_params["number"])
+        return JSONResponse(payload.curve(record, int(begin) if begin.isdecimal() else 0))
+
+    async def detail(self, request: Request) -> Response:
+        record = self._record(request.path_params["number"])
+        return JSONResponse(await asyncio.to_thread(payload.detail, record))
+
+    async def report(self, request: Request) -> Response:
+        asked = request.query_params.get("runs", "")
+        numbers = [int(number) for number in asked.split(",") if number.isdecimal()]
+        records = [self._record(number) for number in numbers]
+        if not records:
+            raise HTTPException(404)
+        return HTMLResponse(await asyncio.to_thread(report.page, records))
+
+    async def events(self, _: Request) -> Response:
+        return StreamingResponse(
+            self._news(),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    async def _news(self) -> AsyncIterator[str]:
+        listener: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.listeners.add(listener)
+        try:
+            yield "retry: 1000\n\n"
+            while True:
+                try:
+                    news = await asyncio.wait_for(listener.get(), KEEP_ALIVE)
+                except TimeoutError:
+                    yield ": nothing new\n\n"
+                else:
+                    yield f"data: {json.dumps(news)}\n\n"
+        finally:
+            self.listeners.discard(listener)
+
+    def _record(self, number: int) -> Record:
+        if number not in self.watched.records:
+            raise HTTPException(404)
+        return self.watched.records[number]
+
+    def _row(self, number: int) -> dict[str, Any]:
+        return payload.row(self.watched.records[number], number)
+
+
+class _Headers:
+    """What every answer says to browsers; a report brings its own policy."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                policy = [] if scope["path"] == "/report" else [(b"content-security-policy", POLICY.encode())]
+                message["headers"] += [
+                    (b"x-content-type-options", b"nosniff"),
+                    (b"referrer-policy", b"no-referrer"),
+                    *policy,
+                ]
+            await send(message)
+
+        await self.app(scope, receive, with_headers if scope["type"] == "http" else send)

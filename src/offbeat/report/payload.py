@@ -1,0 +1,147 @@
+"""What a page shows of a run, as plain tables and lists that become JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from offbeat.algorithms.fedluck import phi
+from offbeat.report import series
+from offbeat.report.read import Log, Record, lost
+
+CURVE = ("version", "virtual_seconds", "bytes_up", "accuracy", "loss")
+SHOWN = ("accuracy", "accuracy_last10", "best_accuracy", "staleness_mean", "staleness_max", "updates", "lost",
+         "wall_seconds", "virtual_seconds", "bytes_up", "clients", "parameters", "rho", "target", "executor",
+         "device", "precision", "real")  # fmt: skip
+COLUMNS = 400  # clients, or groups of them, in the map of who has which labels
+NODES = 150  # of a network that is drawn
+DEVICES = 12  # whose φ is drawn
+
+
+def row(record: Record, number: int) -> dict[str, Any]:
+    """A run in the list of runs."""
+    last = record.metrics[-1] if record.metrics else {}
+    progress = {name: last[name] for name in ("version", "virtual_seconds", "accuracy") if name in last}
+    return {
+        "id": number,
+        "label": record.label,
+        "seed": record.seed,
+        "folder": record.path.name,
+        "state": record.state,
+        "problem": record.problem,
+        "evaluations": len(record.metrics),
+        "rounds": record.config.get("rounds"),
+        **progress,
+        "summary": {name: record.summary[name] for name in SHOWN if record.summary.get(name) is not None},
+    }
+
+
+def curve(record: Record, begin: int = 0) -> dict[str, list[Any]]:
+    """The evaluations from the given one on, a list for each figure."""
+    lines = record.metrics[begin:]
+    names = [*CURVE, *(("consensus",) if lines and "consensus" in lines[0] else ())]
+    return {name: _plain(line.get(name) for line in lines) for name in names}
+
+
+def detail(record: Record) -> dict[str, Any]:
+    """All that is drawn of one run beside its curve; what it has not got is left out."""
+    found: dict[str, Any] = {
+        "config": record.config_text,
+        "status": {name: value for name, value in record.status.items() if value is not None},
+    }
+    log = record.log()
+    if len(log):
+        found |= _of_log(log, record)
+    for name, make in (("partition", _partition), ("plan", _plan), ("network", _network)):
+        if name in record.setting:
+            found[name] = make(record.setting)
+    return found
+
+
+def _of_log(log: Log, record: Record) -> dict[str, Any]:
+    clients = max(record.clients, int(log["client"].max()) + 1)
+    cuts, busy = series.at_work(log, clients)
+    some, rows = series.trips(log)
+    place = {int(client): at for at, client in enumerate(some)}
+    gone = lost(rows)
+    took, counts = series.durations(log)
+    found = {
+        "clients": clients,
+        "trips": len(log),
+        "lost": int(lost(log).sum()),
+        "staleness": _columns(("tau", "count"), series.staleness(log)),
+        "staleness_over_time": _columns(("time", "mean", "most"), series.staleness_over_time(log)),
+        "concurrency": _columns(("time", "busy"), series.concurrency(log)),
+        "waiting": _columns(("time", "most"), series.waiting(log)),
+        "participation": _columns(("data", "updates", "client"), series.participation(log, clients, _sizes(record))),
+        "at_work": {"cuts": _plain(cuts), "rows": [_plain(line, 3) for line in busy]},
+        "timeline": {
+            "clients": [int(client) for client in some],
+            "trips": [
+                [place[int(r["client"])], *_plain((r["sent"], r["time"]), 7), int(r["version"]), int(r["staleness"]), g]
+                for r, g in zip(rows, gone.tolist(), strict=True)
+            ],
+        },
+        "durations": {"cuts": _plain(took), "count": counts.tolist()},
+    }
+    if "memory" in record.config.get("algorithm", {}):
+        ages = series.ages(log, clients)
+        found["ages"] = _columns(("version", "mean", "most", "heard"), (ages.version, ages.mean, ages.most, ages.heard))
+    return found
+
+
+def _sizes(record: Record) -> Any:
+    sizes = record.setting.get("sizes")
+    return np.array(sizes, dtype=np.int64) if sizes else None
+
+
+def _partition(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """Examples of each label; many clients are put together in groups of neighbours."""
+    counts = np.array(setting["partition"], dtype=np.int64)
+    group = -(-len(counts) // COLUMNS)
+    grouped = np.add.reduceat(counts, np.arange(0, len(counts), group), axis=0)
+    return {"group": group, "counts": grouped.tolist()}
+
+
+def _plan(setting: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For each device what it chose, and φ over what it could have chosen."""
+    plan = setting["plan"]
+    k, delta = np.arange(2, 61, 2, dtype=float), np.linspace(0.02, 1.0, 50)
+    return [
+        {
+            "client": device,
+            "k": k_,
+            "delta": delta_,
+            "ks": k.tolist(),
+            "deltas": _plain(delta),
+            "phi": [
+                _plain(line, 4)
+                for line in np.log10(phi(k[:, None], delta[None, :], a, b, setting["period"], setting["exponent"]))
+            ],
+        }
+        for device, (k_, delta_, a, b) in enumerate(plan[:DEVICES])
+    ]
+
+
+def _network(setting: Mapping[str, Any]) -> dict[str, Any]:
+    network = setting["network"]
+    drawn = network["nodes"] <= NODES
+    return {**network, "edges": network["edges"] if drawn else [], "drawn": drawn}
+
+
+def _columns(names: Iterable[str], arrays: Iterable[Any]) -> dict[str, list[Any]]:
+    return {name: _plain(array) for name, array in zip(names, arrays, strict=True)}
+
+
+def _plain(values: Iterable[Any], digits: int = 6) -> list[Any]:
+    """Numbers of so many digits; None for what is none."""
+    return [None if value is None else _short(value, digits) for value in values]
+
+
+def _short(value: Any, digits: int) -> int | float | None:
+    if isinstance(value, int | np.integer):
+        return int(value)
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None

@@ -1,0 +1,178 @@
+"use strict";
+// The page: a list of runs, what is ticked side by side, and one run in detail.  A source knows the runs:
+//   source.runs        rows, as payload.row makes them      source.curve(id), source.detail(id)   promises
+//   source.report(ids) the address of a report on some runs, or null
+const view = (() => {
+  // Everything from a run folder goes through textContent: a name is a name, whatever stands in it.
+  const make = (tag, more = {}, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(more)) {
+      if (name === "text") element.textContent = value;
+      else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value === true) element.setAttribute(name, "");
+      else if (value !== false && value !== undefined) element.setAttribute(name, value);
+    }
+    element.append(...children);
+    return element;
+  };
+  const { number, percent } = charts;
+  const AXES = [["version", "rounds"], ["virtual_seconds", "virtual time"], ["bytes_up", "bytes up"]];
+  const WHAT = [["accuracy", "accuracy"], ["loss", "loss"]];
+
+  function start(root, source) {
+    const state = { over: "virtual_seconds", what: "accuracy", target: null, ticked: new Set(), shown: null, filter: "" };
+    const drawn = new Map(), curves = new Map();
+    let asked = 0;
+
+    // Pictures ----------------------------------------------------------------------------------------------------
+    const draw = (place, options, renderer = "svg") => { // canvas for maps of thousands of cells
+      if (!drawn.has(place)) drawn.set(place, echarts.init(place, null, { renderer }));
+      drawn.get(place).setOption(options, { notMerge: true });
+    };
+    const forget = (within) => { for (const [place, chart] of drawn) if (within.contains(place)) { chart.dispose(); drawn.delete(place); } };
+    const figure = (title, note, options, kind = "", renderer = "svg") => {
+      const place = make("div", { class: `chart ${kind}`.trim(), role: "img", "aria-label": note ? `${title}. ${note}` : title });
+      const all = make("figure", { class: kind === "tall" ? "wide" : "" }, make("figcaption", { text: title }, ...(note ? [make("small", { text: note })] : [])), place);
+      return [all, () => draw(place, options(), renderer)];
+    };
+    new ResizeObserver(() => drawn.forEach((chart) => chart.resize())).observe(root);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { compare(); detail(); });
+
+    // The list ----------------------------------------------------------------------------------------------------
+    const body = make("tbody"), all = make("input", { type: "checkbox", "aria-label": "Tick all runs", onchange: () => { source.runs.forEach((run) => tick(run.id, all.checked)); refresh(); } });
+    const heads = ["run", "seed", "state", "accuracy", "best", "round", "time", "up", "τ mean/max", "lost", ""];
+    const search = make("input", { type: "search", placeholder: "part of a name", "aria-label": "Show runs whose name has", oninput: () => { state.filter = search.value.toLowerCase(); list(); } });
+    const table = make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, all), ...heads.map((text, i) => make("th", { scope: "col", class: i === 0 ? "name" : "", text })))), body);
+    const seek = make("p", { class: "controls" }, search);
+    const tick = (id, on) => (on ? state.ticked.add(id) : state.ticked.delete(id));
+    const rows = new Map();
+
+    function line(run) {
+      const s = run.summary, best = s.best_accuracy;
+      const box = make("input", { type: "checkbox", "aria-label": `Compare ${run.label}, seed ${run.seed}`, onchange: () => { tick(run.id, box.checked); refresh(); } });
+      box.checked = state.ticked.has(run.id);
+      const name = make("td", { class: "name", title: `${run.label} · ${run.folder}` }, make("span", { class: "swatch", style: `background:${colours().get(run.label) || "transparent"}` }), run.label);
+      const row = make("tr", {}, make("td", {}, box), name, make("td", { text: run.seed ?? "–" }), make("td", { class: run.state, text: run.state }));
+      if (run.problem) { row.append(make("td", { class: "problem", colspan: 7, text: run.problem })); }
+      else {
+        const cells = [percent(s.accuracy ?? run.accuracy), percent(best), `${number(run.version)}${run.rounds && run.state !== "finished" ? ` of ${number(run.rounds)}` : ""}`,
+          `${number(s.virtual_seconds ?? run.virtual_seconds)} s`, number(s.bytes_up), s.staleness_mean === undefined ? "–" : `${number(s.staleness_mean)}/${s.staleness_max}`, number(s.lost)];
+        row.append(...cells.map((text) => make("td", { text })));
+      }
+      const href = source.report([run.id]);
+      row.append(make("td", {}, ...(href ? [make("a", { href, text: "report" })] : [])));
+      return row;
+    }
+    function list() {
+      const wanted = source.runs.filter((run) => !state.filter || `${run.label} ${run.folder} ${run.state}`.toLowerCase().includes(state.filter));
+      rows.clear();
+      body.replaceChildren(...wanted.map((run) => { const row = line(run); rows.set(run.id, row); return row; }));
+      seek.hidden = source.runs.length <= 12;
+      all.checked = source.runs.length > 0 && source.runs.every((run) => state.ticked.has(run.id));
+    }
+
+    // Side by side ------------------------------------------------------------------------------------------------
+    const ticked = () => source.runs.filter((run) => state.ticked.has(run.id));
+    const colours = () => { const { palette } = charts.theme(), labels = [...new Set(ticked().map((run) => run.label))]; return new Map(labels.map((label, i) => [label, palette[i % palette.length]])); };
+    const groups = () => { const by = new Map(), colour = colours();
+      for (const run of ticked()) { const curve = curves.get(run.id); if (!curve || !curve.version.length) continue;
+        if (!by.has(run.label)) by.set(run.label, { label: run.label, colour: colour.get(run.label), curves: [] });
+        by.get(run.label).curves.push(curve); }
+      return [...by.values()]; };
+    const radios = (name, options, key) => make("fieldset", {}, make("legend", { text: name }), ...options.map(([value, text]) => {
+      const input = make("input", { type: "radio", name: key, value, onchange: () => { state[key] = value; compare(); } });
+      input.checked = state[key] === value;
+      return make("label", {}, input, text); }));
+    const place = make("div", { class: "chart tall", role: "img", "aria-label": "The ticked runs over the chosen axis; the band lies between the lowest and the highest seed" });
+    const slider = make("input", { type: "range", min: 0, max: 100, step: 0.5, oninput: () => { state.target = slider.value / 100; shown.textContent = `${slider.value} %`; compare(); } });
+    const shown = make("output", {}), reached = make("tbody"), whole = make("a", { text: "Report on these", hidden: true });
+    const target = make("label", {}, "Target", slider, shown);
+    const first = (curve) => curve.accuracy.findIndex((a) => a !== null && a >= state.target);
+    function compare() {
+      const some = groups();
+      if (state.target === null && some.length) {
+        const set = source.runs.map((run) => run.summary.target).find((x) => x !== undefined);
+        const best = Math.max(...some.map((g) => Math.min(...g.curves.map((c) => Math.max(...c.accuracy)))));
+        state.target = set ?? Math.floor(90 * best) / 100;
+        slider.value = 100 * state.target;
+        shown.textContent = `${slider.value} %`;
+      }
+      const href = some.length ? source.report(ticked().map((run) => run.id)) : null;
+      whole.hidden = !href;
+      if (href) whole.href = href;
+      draw(place, charts.compare(some, state.over, state.what, state.target));
+      reached.replaceChildren(...some.map(({ label, colour, curves: c }) => {
+        const at = c.map(first), there = c.filter((_, i) => at[i] >= 0), mean = (name) => there.map((x) => x[name][first(x)]).reduce((a, b) => a + b, 0) / there.length;
+        const cells = there.length ? [number(mean("version")), `${number(mean("virtual_seconds"))} s`, number(mean("bytes_up"))] : ["never", "never", "never"];
+        const last = c.map((x) => x.accuracy[x.accuracy.length - 1]);
+        return make("tr", {}, make("td", { class: "name" }, make("span", { class: "swatch", style: `background:${colour}` }), label), make("td", { text: percent(last.reduce((a, b) => a + b, 0) / last.length) }),
+          ...cells.map((text) => make("td", { text })), make("td", { text: `${there.length} of ${c.length}` })); }));
+    }
+
+    // One run -----------------------------------------------------------------------------------------------------
+    const select = make("select", { id: "which", onchange: () => { state.shown = Number(select.value); detail(); } }), details = make("div", { id: "details" });
+    function choices() {
+      const options = source.runs.map((run) => { const o = make("option", { value: run.id, text: `${run.label}${run.seed === null ? "" : `, seed ${run.seed}`} — ${run.folder}` }); o.selected = run.id === state.shown; return o; });
+      select.replaceChildren(...options);
+    }
+    async function detail() {
+      const id = state.shown, turn = ++asked;
+      if (id === null) return;
+      const [d, curve] = await Promise.all([source.detail(id), source.curve(id)]);
+      if (turn !== asked) return; // another one was asked for meanwhile
+      forget(details);
+      const made = [];
+      if (d.trips) {
+        const part = d.timeline.clients.length < d.clients ? `${d.timeline.clients.length} of ${number(d.clients)} clients` : `${d.clients} clients`;
+        made.push(figure("Staleness", `${number(d.trips - d.lost)} updates; ${number(d.lost)} trips came to nothing`, () => charts.histogram(d.staleness)));
+        made.push(figure("Staleness over time", "", () => charts.overTime(d.staleness_over_time)));
+        made.push(figure("At work and waiting", "Trips that were still under way at the end are not counted.", () => charts.busy(d)));
+        made.push(figure("Who took part", "A client on the dashed line has as large a part in the updates as in the data.", () => charts.participation(d.participation)));
+        made.push(figure("How long trips took", "", () => charts.durations(d.durations)));
+        if (d.ages) made.push(figure("Age of what the memory holds", "Versions since the latest update of each client was begun", () => charts.ages(d.ages)));
+        made.push(figure("Trips", `${part}, ${number(d.timeline.trips.length)} of ${number(d.trips)} trips. Darker is staler; dashed with a cross came to nothing. Drag the slider to zoom.`, () => charts.timeline(d), "tall"));
+        if (d.clients > 40) made.push(figure("Who was at work when", `all ${number(d.clients)} clients`, () => charts.atWork(d), "tall", "canvas"));
+      }
+      if (curve.consensus) made.push(figure("Consensus", "Distance of the clients' models from their mean, before the server's step", () => charts.consensus(curve)));
+      if (d.network) made.push(figure("Network", `ρ = ${number(d.network.rho)}${d.network.drawn ? "" : `; ${d.network.nodes} nodes are too many to draw`}`, () => charts.network(d.network)));
+      if (d.partition) made.push(figure("Who has which labels", "", () => charts.partition(d.partition), "tall", "canvas"));
+      if (d.plan) made.push(...d.plan.map((p) => figure(`Device ${p.client}: k = ${p.k}, δ = ${p.delta}`, "φ over local steps and compression; the diamond is the choice", () => charts.plan(p), "", "canvas")));
+      const words = Object.entries(d.status || {}).flatMap(([name, value]) => [make("dt", { text: name }), make("dd", { text: String(value) })]);
+      const copy = make("button", { type: "button", text: "Copy", onclick: () => navigator.clipboard?.writeText(d.config).then(() => { copy.textContent = "Copied"; }) });
+      details.replaceChildren(make("div", { class: "grid" }, ...made.map(([element]) => element)),
+        make("h3", { text: "Run it again" }), make("p", {}, "Save this as experiment.toml, then ", make("code", { text: "offbeat run experiment.toml" }), ". ", copy), make("pre", { tabindex: 0, text: d.config || "no config.toml" }),
+        make("h3", { text: "Made with" }), make("dl", {}, ...words));
+      made.forEach(([, show]) => show());
+    }
+
+    async function refresh() {
+      await Promise.all(ticked().map(async (run) => { curves.set(run.id, await source.curve(run.id)); }));
+      list();
+      compare();
+    }
+
+    root.replaceChildren(
+      make("section", { "aria-labelledby": "runs-title" }, make("h2", { id: "runs-title", tabindex: -1, text: "Runs" }), seek, make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, table)),
+      make("section", { "aria-labelledby": "compare-title" }, make("h2", { id: "compare-title", text: "Side by side" }),
+        make("div", { class: "controls" }, radios("Over", AXES, "over"), radios("Show", WHAT, "what"), target, whole), place,
+        make("div", { class: "scroll" }, make("table", { id: "reached" }, make("thead", {}, make("tr", {}, ...["run", "accuracy", "rounds to target", "time to target", "bytes up to target", "seeds there"].map((text, i) => make("th", { scope: "col", class: i ? "" : "name", text })))), reached))),
+      make("section", { "aria-labelledby": "one-title" }, make("h2", { id: "one-title", text: "One run" }), make("p", { class: "controls" }, make("label", { for: "which", text: "Run" }), select), details));
+
+    return {
+      state, tick,
+      // All is drawn anew from the source's runs.
+      async begin(ids) { ids.forEach((id) => tick(id, true)); state.shown = source.runs.length ? source.runs[0].id : null; choices(); await refresh(); await detail(); },
+      // Some runs have changed; `fresh` says whether the list has other runs than before.
+      async changed(ids, fresh) {
+        if (state.shown === null && source.runs.length) { state.shown = source.runs[0].id; detail(); }
+        if (fresh) choices();
+        const moved = ids.filter((id) => state.ticked.has(id));
+        await Promise.all(moved.map(async (id) => { curves.set(id, await source.curve(id)); }));
+        list();
+        if (moved.length) compare();
+      },
+      detail,
+    };
+  }
+  return { start, make };
+})();
