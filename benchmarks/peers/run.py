@@ -73,6 +73,7 @@ class Bench:
         speeds = {}
         for option in ("", "1"):
             trial = ["--threads", option] if option else []
+            self._measuring(f"{name}, {', '.join(work[1:4:2])}, threads: {option or 'its own choice'}")
             try:
                 line = self._call(system, name, [*work, "--rounds", "1", "--warmup", "1", *trial])
             except RuntimeError as error:
@@ -83,15 +84,14 @@ class Bench:
         return ["--threads", best] if best else []
 
     def _record(self, name: str, turn: int, options: list[str]) -> None:
+        self._measuring(f"{name}, {', '.join(options[1:4:2])}, turn {turn + 1} of {self.args.repeat}")
         try:
             line = self._call(SYSTEMS[name], name, options)
         except RuntimeError as error:
             self._failed(name, f"{' '.join(options[1:4:2])}: {error}")
             return
         self._keep(line | {"name": name, "turn": turn})
-        sys.stderr.write(
-            f"{name:10} {line['model']:9} {line['algorithm']:8} {line['client_steps_per_second']:9.1f} steps/s\n"
-        )
+        _say(f"{name:10} {line['model']:9} {line['algorithm']:8} {line['client_steps_per_second']:9.1f} steps/s")
 
     def _call(self, system: System, name: str, options: list[str]) -> Line:
         """One run in a process of its own; raises RuntimeError with the last words of one that fails."""
@@ -110,14 +110,25 @@ class Bench:
         line: Line = json.loads(done.stdout.strip().splitlines()[-1])
         return line
 
+    def _measuring(self, what: str) -> None:
+        """In a terminal, until the next line takes its place."""
+        if sys.stderr.isatty():
+            _say(what[: os.get_terminal_size(sys.stderr.fileno()).columns - 1], end="\r")
+
     def _failed(self, name: str, reason: str) -> None:
-        sys.stderr.write(f"{name}: {reason}\n")
+        _say(f"{name}: {reason}")
         self._keep({"name": name, "failed": reason})
 
     def _keep(self, line: Line) -> None:
         self.lines.append(line)
         with self.args.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _say(text: str, end: str = "\n") -> None:
+    clear = "\x1b[K" if sys.stderr.isatty() else ""
+    sys.stderr.write(f"{text}{clear}{end}")
+    sys.stderr.flush()
 
 
 def table(lines: list[Line]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -34,14 +34,17 @@ def engine(
     """Arrivals a second with a trainer that does nothing, and the memory they take."""
     from offbeat.algorithms import ALGORITHMS
     from offbeat.experiments import bench
+    from offbeat.experiments.progress import Measuring
     from offbeat.report import tables
 
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"unknown name {algorithm!r}; {nearest(algorithm, ALGORITHMS)}", key="--algorithm")
-    if len(clients) > 1:
-        rows = bench.engines(clients, algorithm, arrivals, concurrency, parameters)
-    else:
-        rows = [bench.engine(algorithm, clients[0], arrivals, min(concurrency, clients[0]), dim=parameters)]
+    with Measuring(Console(stderr=True)) as measuring:
+        if len(clients) > 1:
+            rows = bench.engines(clients, algorithm, arrivals, concurrency, parameters, measuring.tell)
+        else:
+            measuring.tell(f"{algorithm}, {clients[0]:,} clients", 0, 1)
+            rows = [bench.engine(algorithm, clients[0], arrivals, min(concurrency, clients[0]), dim=parameters)]
     if as_json:
         for row in rows:
             click.echo(json.dumps(row))
@@ -70,17 +73,16 @@ def server(
     """What an arrival costs each server rule with each memory, beside a plain copy of the bytes that it must touch."""
     from offbeat.algorithms import ALGORITHMS
     from offbeat.experiments import bench
+    from offbeat.experiments.progress import Measuring
     from offbeat.report import tables
 
     for name in algorithms:
         if name not in ALGORITHMS:
             raise ConfigError(f"unknown name {name!r}; {nearest(name, ALGORITHMS)}", key="--algorithm")
-    rows = bench.servers(parameters, clients, arrivals, device, algorithms)
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row))
-        return
-    Console().print(tables.server_costs(list(rows)))
+    with Measuring(Console(stderr=True)) as measuring:
+        rows = _rows(bench.servers(parameters, clients, arrivals, device, algorithms, measuring.tell), as_json)
+    if not as_json:
+        Console().print(tables.server_costs(rows))
 
 
 @bench.command()
@@ -112,6 +114,7 @@ def train(
     """
     from offbeat.engine.executors import EXECUTORS
     from offbeat.experiments.bench_train import rates
+    from offbeat.experiments.progress import Measuring
     from offbeat.models import MODELS
     from offbeat.report import tables
 
@@ -119,11 +122,10 @@ def train(
         for name in given:
             if name not in known:
                 raise ConfigError(f"unknown name {name!r}; {nearest(name, list(known))}", key=option)
-    rows = []
-    for row in rates(models, batches, groups, executors or list(EXECUTORS), device, precision, seconds, repeat):
-        rows.append(row)
-        if as_json:
-            click.echo(json.dumps(row))
+    chosen = executors or list(EXECUTORS)
+    with Measuring(Console(stderr=True)) as measuring:
+        found = rates(models, batches, groups, chosen, device, precision, seconds, repeat, measuring.tell)
+        rows = _rows(found, as_json)
     if not as_json:
         Console().print(tables.training_rates(rows))
 
@@ -160,13 +162,24 @@ def deploy_(
 
     need_flower()
     from offbeat.deploy import bench
+    from offbeat.experiments.progress import Measuring
     from offbeat.report import tables
 
-    rows = bench.race(nodes, seconds, slowdown, target, repeat) if race else bench.throughput(nodes, updates, repeat)
-    found = []
-    for row in rows:
-        found.append(row)
+    with Measuring(Console(stderr=True)) as measuring:
+        if race:
+            found = bench.race(nodes, seconds, slowdown, target, repeat, measuring.tell)
+        else:
+            found = bench.throughput(nodes, updates, repeat, measuring.tell)
+        rows = _rows(found, as_json)
+    if not as_json:
+        Console().print(tables.deployments(rows))
+
+
+def _rows(found: Iterable[dict[str, Any]], as_json: bool) -> list[dict[str, Any]]:
+    """All of them; as JSON each is printed as soon as it is there."""
+    rows = []
+    for row in found:
+        rows.append(row)
         if as_json:
             click.echo(json.dumps(row))
-    if not as_json:
-        Console().print(tables.deployments(found))
+    return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offbeat.data.preparing import preparing
 from offbeat.errors import DataError
 
 Indices = NDArray[np.int64]
@@ -150,7 +151,12 @@ def from_datasets(train: Pairs | Iterable[Any], test: Pairs | Iterable[Any], cla
 
     def stack(items: Pairs | Iterable[Any]) -> tuple[Tensor, Tensor]:
         # Indexing by length where there is one: a map-style Dataset need not raise IndexError at its end.
-        pairs = list(items) if isinstance(items, Iterable) else [items[i] for i in range(len(items))]
+        each = iter(items) if isinstance(items, Iterable) else (items[i] for i in range(len(items)))
+        pairs = []
+        with preparing("examples", len(items) if isinstance(items, Sized) else None) as tell:
+            for pair in each:
+                pairs.append(pair)
+                tell(len(pairs))
         if not pairs:
             raise DataError("the data set is empty")
         return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.as_tensor(

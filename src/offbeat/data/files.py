@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.preparing import preparing
 from offbeat.errors import DataError
 
 CHUNK = 1 << 20
@@ -49,10 +50,13 @@ def fetch(folder: pathlib.Path, base: str, checksums: Mapping[str, str]) -> None
             digest = hashlib.md5(usedforsecurity=False)
             with urllib.request.urlopen(base + name, timeout=30) as response:
                 folder.mkdir(parents=True, exist_ok=True)
-                with part.open("wb") as out:
+                length = response.headers.get("Content-Length", "")
+                total = int(length) if length.isdecimal() else None
+                with part.open("wb") as out, preparing(name, total, in_bytes=True) as tell:
                     while chunk := response.read(CHUNK):
                         digest.update(chunk)
                         out.write(chunk)
+                        tell(out.tell())
             if digest.hexdigest() != checksums[name]:
                 raise DataError(f"{base}{name}: md5 {digest.hexdigest()}, expected {checksums[name]}; nothing kept")
             part.replace(folder / name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,29 +12,34 @@ from typing import Any
 from offbeat.deploy.bench_app import CONFIG
 from offbeat.deploy.federation import federation
 from offbeat.deploy.processes import Programs
+from offbeat.experiments.bench import Tell, silent
 
 MODES = ("fedavg", "async")
 SMALL, LARGE = 0, 3330  # hidden units: 650 parameters, and 11.3 million, which are 45 MB
 
 
-def throughput(nodes: int, updates: int, repeat: int) -> Iterator[dict[str, Any]]:
+def throughput(nodes: int, updates: int, repeat: int, tell: Tell = silent) -> Iterator[dict[str, Any]]:
     """Updates a second with nothing but the way there and back."""
+    models = (("small", SMALL), ("45 MB", LARGE))
+    turns = list(itertools.product(range(repeat), models, MODES))
     with _runs(nodes) as run:
-        for turn in range(repeat):
-            for size, hidden in (("small", SMALL), ("45 MB", LARGE)):
-                for mode in MODES:
-                    found = run(mode=mode, nodes=nodes, hidden=hidden, updates=updates)
-                    yield {"turn": turn, "model": size, "mode": mode, **found}
+        for number, (turn, (size, hidden), mode) in enumerate(turns):
+            tell(f"{mode}, {size}", number, len(turns))
+            found = run(mode=mode, nodes=nodes, hidden=hidden, updates=updates)
+            yield {"turn": turn, "model": size, "mode": mode, **found}
 
 
-def race(nodes: int, seconds: float, slowdown: float, target: float, repeat: int) -> Iterator[dict[str, Any]]:
+def race(
+    nodes: int, seconds: float, slowdown: float, target: float, repeat: int, tell: Tell = silent
+) -> Iterator[dict[str, Any]]:
     """Seconds until the model is good enough, one node being slower than the others."""
+    turns = list(itertools.product(range(repeat), MODES))
     with _runs(nodes) as run:
-        for turn in range(repeat):
-            for mode in MODES:
-                told = {"seconds": seconds, "slowdown": slowdown, "target": target}
-                found = run(mode=mode, nodes=nodes, updates=100 * nodes, **told)
-                yield {"turn": turn, "mode": mode, **found}
+        for number, (turn, mode) in enumerate(turns):
+            tell(f"{mode} to {target:.0%}", number, len(turns))
+            told = {"seconds": seconds, "slowdown": slowdown, "target": target}
+            found = run(mode=mode, nodes=nodes, updates=100 * nodes, **told)
+            yield {"turn": turn, "mode": mode, **found}
 
 
 @contextlib.contextmanager

@@ -19,6 +19,13 @@ from offbeat.memory import MEMORIES, Disk, Held, Memory, Quantised
 from offbeat.messages import Job, Update
 from offbeat.world import HalfNormal, World
 
+Tell = Callable[[str, int, int], None]
+"""Is told what is measured next, how many were before it, and how many there are."""
+
+
+def silent(what: str, number: int, count: int) -> None:
+    """Tells nobody."""
+
 
 class NoTraining:
     """A trainer that does nothing: what is left is the engine and the server rule."""
@@ -77,19 +84,19 @@ def engine(
 
 def engines(
     clients: Sequence[int], algorithm: str = "fedbuff", arrivals: int = 100_000, concurrency: int = 1_000,
-    dim: int = 7_850,
+    dim: int = 7_850, tell: Tell = silent,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The same with different numbers of clients and equally many of them busy, each in a fresh process.
 
     So the peaks can be compared: `bytes_per_client` is what each client more than in the row before has cost.
     """
-    sizes = sorted(set(clients))
+    sizes, rows = sorted(set(clients)), []
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=fresh, max_tasks_per_child=1) as process:
-        rows = [
-            process.submit(engine, algorithm, size, arrivals, min(concurrency, sizes[0]), dim=dim).result()
-            for size in sizes
-        ]
+        for number, size in enumerate(sizes):
+            tell(f"{algorithm}, {size:,} clients", number, len(sizes))
+            busy = min(concurrency, sizes[0])
+            rows.append(process.submit(engine, algorithm, size, arrivals, busy, dim=dim).result())
     for before, row in itertools.pairwise(rows):
         megabytes = row["peak_megabytes"] - before["peak_megabytes"]
         row["bytes_per_client"] = megabytes * 2**20 / (row["clients"] - before["clients"])
@@ -199,12 +206,16 @@ def _kept(memory: Memory | None, clients: int) -> dict[str, float]:
 
 
 def servers(
-    dim: int, clients: int, arrivals: int, device: str = "cpu", only: Sequence[str] = ()
+    dim: int, clients: int, arrivals: int, device: str = "cpu", only: Sequence[str] = (), tell: Tell = silent
 ) -> Iterator[dict[str, Any]]:
     """Every rule that takes updates one by one, with every memory that it takes; or only those that are named."""
+    pairs: list[tuple[str, str | None]] = []
     for name, kind in ALGORITHMS.items():
         if kind().network() is not None or (only and name not in only):
             continue
         takes = "memory" in {field.name for field in fields(kind)}
-        for memory in [m for m in MEMORIES if not (m == "held" and name == "aced")] if takes else [None]:
-            yield server(name, memory, dim, clients, arrivals, device=device)
+        memories = [m for m in MEMORIES if not (m == "held" and name == "aced")] if takes else [None]
+        pairs += [(name, memory) for memory in memories]
+    for number, (name, memory) in enumerate(pairs):
+        tell(f"{name}, {memory} memory" if memory else name, number, len(pairs))
+        yield server(name, memory, dim, clients, arrivals, device=device)

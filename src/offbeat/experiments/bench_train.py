@@ -14,6 +14,7 @@ from offbeat.data import Dataset, Federated, from_arrays
 from offbeat.engine.executors import EXECUTORS
 from offbeat.engine.executors.choice import client_steps_per_second, trial, why_not
 from offbeat.engine.work import Precision, Work
+from offbeat.experiments.bench import Tell, silent
 from offbeat.models import MODELS
 
 EXAMPLES = 50_000
@@ -23,9 +24,10 @@ TOKENS, LENGTH = 80, 80  # of a Shakespeare model
 
 def rates(
     models: Sequence[str], batches: Sequence[int], groups: Sequence[int], executors: Sequence[str],
-    device: str, precision: Precision, seconds: float, repeat: int = 1,
+    device: str, precision: Precision, seconds: float, repeat: int = 1, tell: Tell = silent,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """One line for every combination: client-steps a second, or why it cannot be run."""
+    number, count = 0, len(models) * len(batches) * len(groups) * len(executors)
     for model in models:
         dataset = _data(model)
         torch.manual_seed(0)
@@ -36,6 +38,8 @@ def rates(
             work = Work(module, data, SGD(lr=0.01, batch_size=batch), torch.device(device), precision=precision)
             for group in groups:
                 for name in executors:
+                    tell(f"{model}, batch {batch}, {group} clients, {name}", number, count)
+                    number += 1
                     yield {
                         "model": model, "parameters": work.layout.dim, "batch": batch, "group": group,
                         "executor": name, "device": device, "precision": precision,

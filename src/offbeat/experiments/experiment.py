@@ -20,7 +20,8 @@ from offbeat.algorithms.network import Network
 from offbeat.algorithms.optimisers import Plain
 from offbeat.clients import CLIENTS, SGD, ClientRule, Dyn
 from offbeat.compression import Compression, RandomK, Raw, TopK
-from offbeat.data import IID, Augment, ByOwner, Dataset, Digits, Federated, Partition, Source, data_dir
+from offbeat.data import DATASETS, IID, Augment, ByOwner, Dataset, Digits, Federated, Partition, Source, data_dir
+from offbeat.data.preparing import preparing
 from offbeat.engine import (
     DISPATCHES,
     EXECUTORS,
@@ -96,9 +97,9 @@ class Data(Options):
 
 def _read(source: Source, folder: pathlib.Path) -> Dataset:
     """Read a data set; offbeat's own are kept, since the runs of a sweep share them."""
-    if isinstance(source, OwnSource):
-        return source.load(folder)
-    return _cached(source, folder)
+    name = next((name for name, kind in DATASETS.items() if type(source) is kind), "data")
+    with preparing(name):
+        return source.load(folder) if isinstance(source, OwnSource) else _cached(source, folder)
 
 
 @functools.lru_cache(maxsize=2)

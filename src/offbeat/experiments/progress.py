@@ -1,20 +1,25 @@
-"""What is seen while a run goes on: a live line in a terminal, plain lines elsewhere."""
+"""What is seen while something goes on: bars in a terminal; elsewhere nothing, or plain lines for what takes long."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
+from offbeat.data.preparing import Preparing, watched
 from offbeat.experiments.run import Glance, Watch
 
 PLAIN_SECONDS = 5.0  # between two plain lines
+WIDE = 60  # columns in which there is room for the time that is left
 
 
 def headline(glance: Glance) -> str:
@@ -42,13 +47,87 @@ def _tested(glance: Glance) -> int:
     return glance.metrics[-1]["version"] if glance.metrics else -1
 
 
-class _Bar(Progress):
-    """A bar, and under it the figures of the moment."""
+class _Rows(Progress):
+    """Bars, and under them the figures of the moment."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
-            yield Text("  " + task.fields["headline"], no_wrap=True, overflow="ellipsis")
+            if task.visible and task.fields["headline"]:
+                yield Text("  " + task.fields["headline"], no_wrap=True, overflow="ellipsis")
+
+
+class Bars:
+    """A context with bars, in a terminal, and one more while data is prepared."""
+
+    def __init__(self, console: Console, quiet: bool = False, still: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self.live = console.is_terminal and not quiet
+        name = Column(no_wrap=True, overflow="ellipsis", max_width=max(10, console.width // 3))
+        columns: list[ProgressColumn] = [
+            TextColumn("[bold]{task.description}", table_column=name),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[note]}"),
+        ]
+        columns += [TextColumn("ETA"), TimeRemainingColumn()] if console.width >= WIDE else []
+        self._rows = _Rows(*columns, console=console, transient=True, auto_refresh=not still)
+        self._preparing: TaskID | None = None
+        self._context = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        if self.live:
+            self._context.enter_context(self._rows)
+            self._context.enter_context(watched(self._prepare))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._context.close()
+
+    def add(self, name: str, total: float | None, note: str = "", headline: str = "") -> TaskID:
+        return self._rows.add_task(escape(name), total=total, note=note, headline=headline)
+
+    def show(self, row: TaskID, done: float, note: str, headline: str = "") -> None:
+        self._rows.update(row, completed=done, note=note, headline=headline)
+
+    def remove(self, row: TaskID) -> None:
+        self._rows.remove_task(row)
+
+    def _prepare(self, now: Preparing | None) -> None:
+        if self._preparing is None and now is not None:
+            self._preparing = self.add(now.what, now.total)
+        row = self._preparing
+        if row is not None and now is not None:
+            self._rows.update(row, description=escape(now.what), completed=now.done, total=now.total, note=_amount(now))
+        elif row is not None:
+            self.remove(row)
+            self._preparing = None
+
+
+def _amount(now: Preparing) -> str:
+    """How much there is of what is prepared."""
+    if not now.done:
+        return "reading"
+    done, total = (n / 1e6 if now.in_bytes else n for n in (now.done, now.total or 0))
+    of = f" of {total:,.0f}" if now.total else ""
+    return f"{done:,.0f}{of}" + (" MB" if now.in_bytes else "")
+
+
+class Measuring(Bars):
+    """Several measurements, one after the other.  During one, nothing moves."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, still=True)
+        self._row: TaskID | None = None
+
+    def tell(self, what: str, number: int, count: int) -> None:
+        """The next is begun."""
+        if self._row is None:
+            self._row = self.add("measuring", count)
+        self.show(self._row, number, f"{number + 1} of {count}", what)
+        if self.live:
+            self._rows.refresh()
 
 
 @dataclass
@@ -82,49 +161,85 @@ class Together:
         return Glance(tally, sum(g.rounds for g in glances), last.virtual_limit, last.metrics)
 
 
-class Display:
-    """A context in which runs report.  `watch` is given to a run and called a few times a second."""
+class Display(Bars):
+    """A context in which a run reports.  `watch` is given to the run and called a few times a second."""
 
     def __init__(self, console: Console, label: str, quiet: bool = False) -> None:
-        self.console, self.label, self.quiet = console, label, quiet
-        self.live = console.is_terminal and not quiet
-        self._last = time.monotonic()
-        self._seen = -1  # version of the last test that was told
-        self._bar = _Bar(
-            TextColumn("[bold]{task.description}", markup=True),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[version]}"),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self._bar.add_task(escape(label), total=1.0, headline="starting", version="")
-
-    def __enter__(self) -> Display:
-        if self.live:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.live:
-            self._bar.stop()
+        super().__init__(console, quiet)
+        self._run = _RunRow(self, label, "")
 
     def watch(self, glance: Glance) -> None:
-        if self.quiet:
+        self._run.show(glance)
+
+
+class SweepDisplay(Bars):
+    """A context in which the runs of a sweep report: all of them, and those that are at work."""
+
+    def __init__(self, console: Console, runs: int, quiet: bool = False) -> None:
+        super().__init__(console, quiet)
+        self.runs = runs
+        self._ended = 0
+        self._all = self.add("sweep", runs)
+        self._now: _RunRow | None = None
+
+    def check(self, number: int) -> None:
+        """So many runs are found to be in order."""
+        self._rows.update(self._all, note=f"{number} of {self.runs} checked")
+
+    def begin(self, labels: Sequence[str]) -> list[Watch | None]:
+        """These runs begin; each is given one of what this returns."""
+        self._clear()
+        label = labels[0] if len(labels) == 1 else f"{len(labels)} runs at once"
+        self._now, together = _RunRow(self, label, f"{self._ended} of {self.runs} runs, "), Together()
+
+        def show(glance: Glance) -> None:
+            assert self._now is not None
+            self._now.show(glance)
+            shares = [done(each) for each in together.glances.values()]
+            self._show(sum(shares), sum(share >= 1 for share in shares))
+
+        return [together.watch(place, show) for place in range(len(labels))]
+
+    def end(self) -> None:
+        """A run has ended."""
+        self._clear()
+        self._ended += 1
+        self._show(0.0, 0)
+
+    def _show(self, share: float, ended: int) -> None:
+        self.show(self._all, self._ended + share, f"{self._ended + ended} of {self.runs} runs")
+
+    def _clear(self) -> None:
+        if self._now is not None:
+            self.remove(self._now.row)
+            self._now = None
+
+
+class _RunRow:
+    """What is shown of a run, or of several at once."""
+
+    def __init__(self, bars: Bars, label: str, before: str) -> None:
+        self.bars, self.label, self.before = bars, label, before
+        self.row = bars.add(label, 1.0, headline="starting")
+        self._last = time.monotonic()
+        self._seen = -1  # version of the last test that was told
+
+    def show(self, glance: Glance) -> None:
+        if self.bars.live:
+            limited = glance.virtual_limit is not None
+            note = f"round {glance.tally.version:,}" + ("" if limited else f" of {glance.rounds:,}")
+            self.bars.show(self.row, done(glance), note, headline(glance))
+        elif not self.bars.quiet:
+            self._tell(glance)
+
+    def _tell(self, glance: Glance) -> None:
+        """A plain line, now and then."""
+        if time.monotonic() - self._last < PLAIN_SECONDS or (tested := _tested(glance)) == self._seen:
             return
-        if self.live:
-            version = f"round {glance.tally.version:,}" + (
-                f" of {glance.rounds:,}" if glance.virtual_limit is None else ""
-            )
-            self._bar.update(self._task, completed=done(glance), headline=headline(glance), version=version)
-        elif time.monotonic() - self._last > PLAIN_SECONDS and (tested := _tested(glance)) != self._seen:
-            self._last, self._seen = time.monotonic(), tested
-            share = done(glance)
-            left = f"about {glance.tally.wall_seconds * (1 - share) / share:.0f} s left" if share else "just begun"
-            self.console.print(
-                f"{self.label}: round {glance.tally.version}, {headline(glance)}, {left}",
-                soft_wrap=True, highlight=False, markup=False,
-            )  # fmt: skip
+        self._last, self._seen = time.monotonic(), tested
+        share = done(glance)
+        left = f"about {glance.tally.wall_seconds * (1 - share) / share:.0f} s left" if share else "just begun"
+        self.bars.console.print(
+            f"{self.before}{self.label}: round {glance.tally.version}, {headline(glance)}, {left}",
+            soft_wrap=True, highlight=False, markup=False,
+        )  # fmt: skip
