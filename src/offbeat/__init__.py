@@ -74,6 +74,12 @@ if TYPE_CHECKING:
     from offbeat.experiments.run import Result as Result
     from offbeat.messages import Job as Job
     from offbeat.messages import Update as Update
+    from offbeat.track import Callback as Callback
+    from offbeat.track import Ending as Ending
+    from offbeat.track import MLflow as MLflow
+    from offbeat.track import RunInfo as RunInfo
+    from offbeat.track import TensorBoard as TensorBoard
+    from offbeat.track import WandB as WandB
     from offbeat.world import World as World
 
 _ROOMS = {
@@ -88,6 +94,7 @@ _ROOMS = {
     "offbeat.experiments.experiment": "Evaluation Experiment",
     "offbeat.experiments.run": "Result",
     "offbeat.messages": "Job Update",
+    "offbeat.track": "Callback Ending MLflow RunInfo TensorBoard WandB",
     "offbeat.world": "World",
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -24,6 +24,8 @@ from offbeat.cli.common import (
     read_table,
     set_option,
     stem,
+    track_option,
+    track_words,
 )
 from offbeat.cli.deploy import deploy, replay
 from offbeat.errors import ConfigError
@@ -57,6 +59,7 @@ for command in (bench, deploy, replay):
 @_settings
 @click.option("--seed", type=int, help="Seed of everything random.")
 @out_option
+@track_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def run(
     file: str,
@@ -66,36 +69,45 @@ def run(
     data_dir: pathlib.Path | None,
     seed: int | None,
     out: pathlib.Path | None,
+    track: Sequence[str],
     quiet: bool,
 ) -> None:
     """Run one experiment: FILE.toml or preset:NAME."""
     from offbeat.experiments import api, config
     from offbeat.experiments.progress import Display
+    from offbeat.experiments.tracking import trackers
 
     table = read_table(file, assignments, device=device, executor=executor, seed=seed)
     if SEVERAL & table.keys():
         raise ConfigError(f"{file} describes several runs; run it with: offbeat sweep {shlex.quote(file)}")
-    experiment = config.parse(table)
+    experiment, callbacks = config.parse(table), trackers(track)
     folder = out or new_folder(file, f"seed{experiment.seed}")
     console = Console()
     with Display(console, stem(file), quiet) as display:
-        result = api.execute(experiment, out=folder, data_dir=data_dir, modules=modules_of(file), watch=display.watch)
-    _conclude(console, result, stem(file), quiet)
+        result = api.execute(
+            experiment, out=folder, data_dir=data_dir, modules=modules_of(file), watch=display.watch,
+            callbacks=callbacks,
+        )  # fmt: skip
+    _conclude(console, result, stem(file), track, quiet)
 
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=pathlib.Path))
 @data_dir_option
+@track_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, quiet: bool) -> None:
+def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, track: Sequence[str], quiet: bool) -> None:
     """Go on with an interrupted run."""
     from offbeat.experiments import api
     from offbeat.experiments.progress import Display
+    from offbeat.experiments.tracking import trackers
 
+    experiment = api.stored(folder)
+    callbacks = trackers(track)
     console = Console()
     with Display(console, folder.name, quiet) as display:
-        result = api.resume(folder, data_dir=data_dir, watch=display.watch)
-    _conclude(console, result, folder.name, quiet)
+        result = api.continue_(experiment, folder, data_dir, display.watch, callbacks)
+    _conclude(console, result, folder.name, track, quiet)
 
 
 @main.command()
@@ -104,6 +116,7 @@ def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, quiet: bool) -> 
 @click.option("--grid", multiple=True, metavar="KEY=V1,V2…", help="An axis of the grid; repeatable.")
 @click.option("--seeds", default="", metavar="0,1,2", help="Seeds to run each point with.")
 @click.option("--out", type=click.Path(path_type=pathlib.Path), help="Folder of all runs; an unfinished one goes on.")
+@track_option
 @click.option("--quiet", is_flag=True, help="Print only the final table.")
 def sweep(
     file: str,
@@ -114,37 +127,31 @@ def sweep(
     grid: Sequence[str],
     seeds: str,
     out: pathlib.Path | None,
+    track: Sequence[str],
     quiet: bool,
 ) -> None:
     """Run variants × axes × grid × seeds of FILE.toml or preset:NAME, and compare them."""
-    from offbeat.experiments.progress import Display, Together
+    from offbeat.experiments.progress import SweepDisplay
     from offbeat.experiments.sweep import Cell, Sweep
+    from offbeat.experiments.tracking import trackers
     from offbeat.report import plots, tables
 
     table = read_table(file, assignments, device=device, executor=executor)
-    plan = Sweep.plan(table, grid, _seeds(seeds))
-    plan.check(data_dir)
+    plan, callbacks = Sweep.plan(table, grid, _seeds(seeds)), trackers(track)
     folder = out or new_folder(file, "sweep")
     console = Console()
     ended: dict[str, dict[str, Any]] = {}
-    display: list[Display] = []
+    with SweepDisplay(console, len(plan.cells), quiet) as display:
 
-    def watch(cells: Sequence[Cell]) -> list[Any]:
-        for old in display:
-            old.__exit__(None, None, None)
-        label = f"{cells[0].label} seed {cells[0].seed}" if len(cells) == 1 else f"{len(cells)} runs at once"
-        display[:] = [Display(console, label, quiet)]
-        show, all_ = display[0].__enter__().watch, Together()
-        return [all_.watch(place, show) for place in range(len(cells))]
+        def watch(cells: Sequence[Cell]) -> list[Any]:
+            return display.begin([f"{cell.label} seed {cell.seed}" for cell in cells])
 
-    try:
-        for cell, summary in plan.run(folder, data_dir, watch, modules_of(file)):
+        plan.check(data_dir, display.check)
+        for cell, summary in plan.run(folder, data_dir, watch, modules_of(file), callbacks):
             if summary is None:
                 break
             ended[cell.folder] = summary
-    finally:
-        for last in display:
-            last.__exit__(None, None, None)
+            display.end()
     if len(ended) < len(plan.cells):
         console.print(
             f"interrupted after {len(ended)} of {len(plan.cells)} runs; the same command with --out {folder} goes on"
@@ -229,11 +236,13 @@ def partition(
     """Show how FILE.toml divides its data among the clients."""
     from offbeat.data import data_dir as place
     from offbeat.experiments import config
+    from offbeat.experiments.progress import Bars
     from offbeat.report import plots
 
     table = read_table(file, assignments, device=device, executor=executor, seed=seed)
     experiment = config.parse({name: value for name, value in table.items() if name not in SEVERAL})
-    data = experiment.data.load(place(data_dir), experiment.seed)
+    with Bars(Console(stderr=True)):
+        data = experiment.data.load(place(data_dir), experiment.seed)
     counts = data.label_counts()
     labels = (counts > 0).sum(axis=1)
     sizes = data.sizes
@@ -255,14 +264,13 @@ def _seeds(text: str) -> list[int]:
         raise ConfigError(f"{text!r}: expected whole numbers, such as 0,1,2", key="--seeds") from None
 
 
-def _conclude(console: Console, result: Any, label: str, quiet: bool) -> None:
+def _conclude(console: Console, result: Any, label: str, track: Sequence[str], quiet: bool) -> None:
     """The last words of a run."""
     from offbeat.report import tables
 
     if result.interrupted:
-        click.echo(
-            f"interrupted at round {result.summary['rounds']}; go on with: offbeat resume {result.folder}", err=True
-        )
+        same = shlex.join([str(result.folder), *track_words(track)])
+        click.echo(f"interrupted at round {result.summary['rounds']}; go on with: offbeat resume {same}", err=True)
         sys.exit(INTERRUPTED)
     if not quiet:
         console.print(tables.results({label: [result.summary]}))

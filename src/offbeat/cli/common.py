@@ -57,6 +57,20 @@ def out_option(command: Any) -> Any:
     )(command)  # fmt: skip
 
 
+def track_option(command: Any) -> Any:
+    return click.option(
+        "--track", "track", multiple=True, metavar="NAME[=PLACE]",
+        help="Also write the metrics for TensorBoard, MLflow or W&B (tensorboard, mlflow, wandb) or a callback of your "
+        "own (MODULE:CLASS); repeatable. By default they lie beside the run folder, those of a sweep in the sweep's: "
+        "tensorboard/, mlflow.db (or where MLFLOW_TRACKING_URI says), wandb/ (offline, unless WANDB_MODE=online).",
+    )(command)  # fmt: skip
+
+
+def track_words(track: Sequence[str]) -> list[str]:
+    """As they stand in a command."""
+    return [word for name in track for word in ("--track", name)]
+
+
 def read_table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str, Any]:
     """The experiment's table: the file or preset, then --set, then the flags that have names of their own."""
     import tomllib

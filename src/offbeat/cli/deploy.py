@@ -24,6 +24,8 @@ from offbeat.cli.common import (
     read_table,
     set_option,
     stem,
+    track_option,
+    track_words,
 )
 from offbeat.errors import ConfigError, OffbeatError
 
@@ -43,6 +45,7 @@ def deploy() -> None:
 @set_option
 @out_option
 @data_dir_option
+@track_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def local(
     file: str,
@@ -50,6 +53,7 @@ def local(
     assignments: Sequence[str],
     out: pathlib.Path | None,
     data_dir: pathlib.Path | None,
+    track: Sequence[str],
     quiet: bool,
 ) -> None:
     """The whole federation on this machine: FILE.toml or preset:NAME.
@@ -61,6 +65,7 @@ def local(
     from offbeat.deploy.submission import Order
     from offbeat.experiments import config
     from offbeat.experiments.interrupt import interruptible
+    from offbeat.experiments.tracking import absolute, trackers
 
     table = read_table(file, assignments)
     if SEVERAL & table.keys():
@@ -69,13 +74,14 @@ def local(
         table.setdefault("data", {})["clients"] = clients
     experiment = config.parse(table)
     folder = out or new_folder(file, f"local-seed{experiment.seed}")
+    trackers(track)  # a mistake shows here, before the server app is started
     assembly = assemble(experiment, str(data_dir) if data_dir else None)
     again = is_begun(folder, assembly)
-    order = Order(config.dump(experiment), folder, data_dir, modules_of(file))
+    order = Order(config.dump(experiment), folder, data_dir, modules_of(file), track=absolute(track))
     console = Console()
     if again and not quiet:
         console.print(f"going on with {folder}", highlight=False)
-    same = f"offbeat deploy local {shlex.join(_same(file, clients, assignments, folder, data_dir))}"
+    same = f"offbeat deploy local {shlex.join(_same(file, clients, assignments, folder, data_dir, track))}"
     try:
         with _display(console, stem(file), quiet) as (watch, tell), interruptible() as interrupted:
             done = federate(order, assembly.work.data.clients, interrupted, watch, tell)
@@ -113,8 +119,9 @@ def init(place: pathlib.Path, host: str, port: int, nodes: int) -> None:
 @click.option("--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT",
               help="Where the SuperLink listens; whoever reaches it rules it.")  # fmt: skip
 @data_dir_option
+@track_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def server(place: pathlib.Path, listen: str, data_dir: pathlib.Path | None, quiet: bool) -> None:
+def server(place: pathlib.Path, listen: str, data_dir: pathlib.Path | None, track: Sequence[str], quiet: bool) -> None:
     """Run the experiment of a server's folder to its end, whatever dies meanwhile.
 
     The same command goes on with a run that was interrupted.
@@ -125,18 +132,21 @@ def server(place: pathlib.Path, listen: str, data_dir: pathlib.Path | None, quie
     from offbeat.deploy.submission import Order
     from offbeat.experiments import config
     from offbeat.experiments.interrupt import interruptible
+    from offbeat.experiments.tracking import absolute, trackers
 
     bundle, address, console, label = ServerBundle(place), _address(listen), Console(), place.resolve().name
     if (place / "run" / "summary.json").is_file():  # nothing left to do, for a supervisor that starts this again
         _conclude(console, place / "run", label, quiet)
         return
     experiment = config.parse(read_table(str(place / EXPERIMENT), ()))
-    order = Order(config.dump(experiment), place / "run", data_dir, place)
+    trackers(track)  # a mistake shows here, before the server app is started
+    order = Order(config.dump(experiment), place / "run", data_dir, place, track=absolute(track))
     is_begun(order.out, assemble(experiment, str(data_dir) if data_dir else None))
     with _display(console, label, quiet) as (watch, tell), interruptible() as interrupted:
         done = serve_forever(bundle, address, order, interrupted, watch, tell)
     if not done:
-        click.echo(f"interrupted; go on with: offbeat deploy server {shlex.quote(str(place))}", err=True)
+        same = shlex.join([str(place), *track_words(track)])
+        click.echo(f"interrupted; go on with: offbeat deploy server {same}", err=True)
         sys.exit(INTERRUPTED)
     _conclude(console, order.out, label, quiet)
 
@@ -203,12 +213,14 @@ def _same(
     assignments: Sequence[str],
     folder: pathlib.Path,
     data_dir: pathlib.Path | None,
+    track: Sequence[str],
 ) -> list[str]:
     """The words of a command that goes on."""
     words = [file, "--out", str(folder)]
     words += ["--clients", str(clients)] if clients else []
     words += [word for assignment in assignments for word in ("--set", assignment)]
-    return words + (["--data-dir", str(data_dir)] if data_dir else [])
+    words += ["--data-dir", str(data_dir)] if data_dir else []
+    return words + track_words(track)
 
 
 def _conclude(console: Console, folder: pathlib.Path, label: str, quiet: bool) -> None:

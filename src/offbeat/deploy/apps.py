@@ -23,6 +23,7 @@ client = ClientApp()
 def main(grid: Grid, context: Context) -> None:
     from offbeat.deploy import progress
     from offbeat.deploy.server import serve
+    from offbeat.experiments.tracking import trackers
 
     out, interrupted = pathlib.Path(str(context.run_config["out"])), threading.Event()
     if threading.current_thread() is threading.main_thread():
@@ -32,6 +33,7 @@ def main(grid: Grid, context: Context) -> None:
         experiment(context), grid, out, interrupted=interrupted, data_dir=_text(context, "data-dir"),
         modules=_text(context, "modules"), least=int(context.run_config.get("least", 0)) or None,
         watch=lambda glance: progress.write(out, glance),
+        callbacks=trackers(json.loads(str(context.run_config.get("track", "[]")))),
     )  # fmt: skip
 
 

@@ -45,7 +45,9 @@ clientapp = "{module}:client"
 [tool.flwr.app.config]
 """
 # The config of runs of offbeat's own app:
-OWN: Mapping[str, str | int | float] = {"experiment": "", "out": "", "data-dir": "", "modules": "", "least": 0}
+OWN: Mapping[str, str | int | float] = {
+    "experiment": "", "out": "", "data-dir": "", "modules": "", "least": 0, "track": "[]",
+}  # fmt: skip
 
 
 def program(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import threading
+from collections.abc import Sequence
 
 import torch
 from flwr.serverapp import Grid
@@ -24,6 +25,7 @@ from offbeat.experiments.experiment import Assembly, Experiment
 from offbeat.experiments.folder import Origin, read_json
 from offbeat.experiments.reality import Reality
 from offbeat.experiments.run import Result, Run, Watch
+from offbeat.track import Callback
 
 TIMEOUT = 3600.0  # seconds for a trip, unless world.trip_timeout says otherwise
 
@@ -39,6 +41,7 @@ def serve(
     least: int | None = None,
     patience: float = 300.0,
     watch: Watch | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Run an experiment with the nodes of a grid, or go on with it where `out` holds one that was begun.
 
@@ -48,7 +51,8 @@ def serve(
     nodes = Nodes(assembly.work.data.clients)
     dialect = Flat(assembly.work.layout, experiment.compression)
     transport = Flower(grid, dialect, nodes, experiment.world.trip_timeout or TIMEOUT)
-    run = Run(assembly, interrupted or threading.Event(), watch, out, transport, _reality(assembly, nodes, dialect))
+    reality = _reality(assembly, nodes, dialect)
+    run = Run(assembly, interrupted or threading.Event(), watch, out, transport, reality, callbacks)
     busy = least or min(nodes.clients, getattr(experiment.dispatch, "concurrency", nodes.clients))
     begun = is_begun(out, assembly)
     if not begun:

@@ -9,6 +9,7 @@ import os
 import pathlib
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from offbeat.deploy import log, progress
@@ -38,6 +39,7 @@ class Order:
     data_dir: pathlib.Path | None = None
     modules: pathlib.Path | None = None
     least: int | None = None  # nodes to wait for
+    track: Sequence[str] = ()  # trackers by name, their places absolute
 
 
 class Submission:
@@ -48,7 +50,8 @@ class Submission:
         progress.forget(order.out)
         paths = {"out": order.out, "data-dir": order.data_dir, "modules": order.modules}
         told = {name: str(path.resolve()) for name, path in paths.items() if path is not None}
-        self.run = link.submit({"experiment": json.dumps(order.experiment), "least": order.least or 0, **told})
+        said = {"experiment": json.dumps(order.experiment), "track": json.dumps(list(order.track))}
+        self.run = link.submit({**said, "least": order.least or 0, **told})
         self._asked = time.monotonic()
         self._missed: float | None = None  # since when nobody is at work
 

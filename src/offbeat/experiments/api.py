@@ -23,6 +23,7 @@ from offbeat.experiments.interrupt import interruptible
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource
 from offbeat.experiments.run import Result, Run, Watch
 from offbeat.models import Model
+from offbeat.track import Callback
 
 Path = str | os.PathLike[str]
 
@@ -41,6 +42,7 @@ def run(
     resume: bool = False,
     data_dir: Path | None = None,
     watch: Watch | None = None,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Result:
     """Run one experiment.
@@ -52,6 +54,7 @@ def run(
     dispatch    the algorithm's own with its defaults when left out
     evaluation  an `Evaluation`, or just the number of versions between two of them
     out         folder for the run; nothing is written when left out
+    callbacks   who else is told how it goes, such as `TensorBoard()`
     resume      go on with the same run in `out`, if one was begun there and not finished
     settings    the other fields of `Experiment`: client, world, rounds, virtual_seconds, seed, device, executor
     """
@@ -74,9 +77,9 @@ def run(
         **settings,
     )
     if resume and out is not None and (pathlib.Path(out) / "config.toml").is_file():
-        result = continue_(experiment, pathlib.Path(out), data_dir, watch)
+        result = continue_(experiment, pathlib.Path(out), data_dir, watch, callbacks)
     else:
-        result = execute(experiment, out=out, data_dir=data_dir, watch=watch)
+        result = execute(experiment, out=out, data_dir=data_dir, watch=watch, callbacks=callbacks)
     if result.interrupted:
         raise KeyboardInterrupt(f"interrupted at round {result.summary['rounds']}")
     return result
@@ -101,10 +104,15 @@ def execute(
     data_dir: Path | None = None,
     modules: Path | None = None,
     watch: Watch | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Run an experiment; everything is checked before the folder is made.  Ctrl-C ends it in good order."""
     with interruptible() as interrupted:
-        return alone(begin(experiment, interrupted, out=out, data_dir=data_dir, modules=modules, watch=watch))
+        return alone(
+            begin(
+                experiment, interrupted, out=out, data_dir=data_dir, modules=modules, watch=watch, callbacks=callbacks
+            )
+        )
 
 
 def begin(
@@ -115,20 +123,27 @@ def begin(
     data_dir: Path | None = None,
     modules: Path | None = None,
     watch: Watch | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """A run that is ready to go, with its folder."""
     assembly = experiment.assemble(data_dir)
-    new = Run(assembly, interrupted, watch, pathlib.Path(out) if out is not None else None)
+    new = Run(assembly, interrupted, watch, pathlib.Path(out) if out is not None else None, callbacks=callbacks)
     if out is not None:
         origin = Origin(*(str(pathlib.Path(p).resolve()) if p is not None else None for p in (data_dir, modules)))
         new.open(pathlib.Path(out), resolved(experiment, assembly), origin)
     return new
 
 
-def resume(path: Path, *, data_dir: Path | None = None, watch: Watch | None = None) -> Result:
+def resume(
+    path: Path,
+    *,
+    data_dir: Path | None = None,
+    watch: Watch | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
     """Go on with an interrupted run.  The result is that of a run that was never interrupted."""
     folder = pathlib.Path(path)
-    return continue_(stored(folder), folder, data_dir, watch)
+    return continue_(stored(folder), folder, data_dir, watch, callbacks)
 
 
 def stored(folder: pathlib.Path) -> Experiment:
@@ -143,14 +158,20 @@ def stored(folder: pathlib.Path) -> Experiment:
     return parse(read(folder / "config.toml"))
 
 
-def continue_(experiment: Experiment, folder: pathlib.Path, data_dir: Path | None, watch: Watch | None) -> Result:
+def continue_(
+    experiment: Experiment,
+    folder: pathlib.Path,
+    data_dir: Path | None,
+    watch: Watch | None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
     """Go on with an experiment in its folder."""
     if (folder / "trips.jsonl").is_file():
         raise RunFolderError(f"{folder} is of a deployment; the `offbeat deploy` that began it goes on with it")
     if (folder / "summary.json").is_file():
         raise RunFolderError(f"{folder} is finished: {read_json(folder / 'summary.json')['rounds']} rounds")
     with interruptible() as interrupted:
-        return alone(reopen(experiment, interrupted, folder, data_dir, watch))
+        return alone(reopen(experiment, interrupted, folder, data_dir, watch, callbacks))
 
 
 def reopen(
@@ -159,12 +180,13 @@ def reopen(
     folder: pathlib.Path,
     data_dir: Path | None,
     watch: Watch | None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """A run that was interrupted, ready to go on."""
     assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
     if resolved(experiment, assembly) != (folder / "config.toml").read_text(encoding="utf-8"):
         raise RunFolderError(f"{folder} holds another experiment: compare its config.toml")
-    old = Run(assembly, interrupted, watch, folder)
+    old = Run(assembly, interrupted, watch, folder, callbacks=callbacks)
     old.reopen(folder)
     return old
 

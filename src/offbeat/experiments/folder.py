@@ -43,6 +43,7 @@ UPDATE = np.dtype(
     ]
 )
 STATUS = ("aggregated", "lost", "late")
+SWEEP = "sweep.json"  # in the folder of a sweep: its runs
 
 
 def write_atomic(path: pathlib.Path, body: bytes) -> None:
@@ -193,6 +194,15 @@ class RunFolder:
         for place in self.path.iterdir():
             shutil.rmtree(place) if place.is_dir() else place.unlink()
         _remove(self._new)
+
+
+def name_of(path: pathlib.Path) -> str:
+    """A run in a sweep goes by its folder within the sweep's, another by its folder."""
+    place = path.resolve()
+    for sweep in place.parents[:2]:
+        if (sweep / SWEEP).is_file():
+            return place.relative_to(sweep).as_posix()
+    return place.name
 
 
 def in_use(path: pathlib.Path) -> bool:

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -24,9 +24,10 @@ from offbeat.engine.executors.base import Outcome as Trained
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.experiment import Assembly
-from offbeat.experiments.folder import STATUS, Origin, RunFolder, write_atomic, write_json
+from offbeat.experiments.folder import STATUS, Origin, RunFolder, name_of, write_atomic, write_json
 from offbeat.experiments.reality import MEMORY, Carrier, Reality
 from offbeat.messages import Job, Update
+from offbeat.track import Audience, Callback, Ending, RunInfo
 
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
@@ -109,10 +110,12 @@ class Run:
         place: pathlib.Path | None,
         carrier: Carrier | None = None,
         reality: Reality | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         experiment = assembly.experiment
         self.assembly, self.experiment = assembly, experiment
         self.watch = watch or (lambda _: None)
+        self.audience = Audience(callbacks)
         self.interrupted = interrupted  # ends the run between two turns
         self.careful = carrier is not None  # real clients' work is not done again: a checkpoint at every version
         self.transport = carrier or Simulated(assembly.world, assembly.executor, experiment.seed)
@@ -132,9 +135,10 @@ class Run:
 
         So whoever drives this (`drive.py`) can train the jobs of several runs at once.
         """
-        self._started = time.monotonic()
         fresh = not self.metrics
         with self._ending():
+            self.audience.begun(self._info)
+            self._started = time.monotonic()
             if fresh:
                 self.loop.start()
                 self._evaluate()
@@ -207,6 +211,7 @@ class Run:
         self.metrics.append(line)
         if self.folder:
             self.folder.metric(line)
+        self.audience.evaluated(line)
         self._show()
 
     def _buffers(self) -> Tensor | None:
@@ -238,6 +243,7 @@ class Run:
             shutil.rmtree(self.folder.path / MEMORY, ignore_errors=True)
             self.folder.status("finished")
             checkpoint.clear(self.folder.path / "checkpoint")
+        self.audience.ended(Ending("finished", summary))
         return Result(self.loop.algorithm.x, summary, self.metrics, self.folder.path if self.folder else None)
 
     def _interrupt(self) -> Result:
@@ -246,24 +252,30 @@ class Run:
             self._checkpoint()
             self.folder.close()
             self.folder.status("interrupted", version=self.tally.version)
-        path = self.folder.path if self.folder else None
-        return Result(self.loop.algorithm.x, self.summary(), self.metrics, path, interrupted=True)
+        path, summary = self.folder.path if self.folder else None, self.summary()
+        self.audience.ended(Ending("interrupted", summary))
+        return Result(self.loop.algorithm.x, summary, self.metrics, path, interrupted=True)
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
         """A run that fails before it has made anything leaves no folder; a later one is whole and marked as failed."""
         try:
             yield
-        except (OffbeatError, OSError) as error:
-            if self.folder and self.folder.created and len(self.metrics) < 2:
-                self.folder.discard()
-            elif self.folder:
-                with contextlib.suppress(OSError):  # the very disk may be what fails
-                    self.folder.close()
-                    self.folder.status("failed", error=str(error), version=self.tally.version)
+        except Exception as error:
+            if isinstance(error, OffbeatError | OSError):
+                self._fail(error)
+            self.audience.ended(Ending("failed", error=error))
             if self.folder and isinstance(error, OSError):
                 raise RunFolderError(f"cannot write the run folder: {error}") from error
             raise
+
+    def _fail(self, error: Exception) -> None:
+        if self.folder and self.folder.created and len(self.metrics) < 2:
+            self.folder.discard()
+        elif self.folder:
+            with contextlib.suppress(OSError):  # the very disk may be what fails
+                self.folder.close()
+                self.folder.status("failed", error=str(error), version=self.tally.version)
 
     def summary(self) -> dict[str, Any]:
         tally, target = self._timed(), self.experiment.evaluation.target
@@ -304,6 +316,15 @@ class Run:
             "precision": self.experiment.precision,
             "device": self.experiment.device,
         }
+
+    def _info(self) -> RunInfo:
+        """What callbacks know of the run."""
+        from offbeat.experiments.config import describe
+
+        path = self.folder.path if self.folder else None
+        experiment = replace(self.experiment, executor=self.assembly.executor_name)
+        name = name_of(path) if path else f"{algorithm_name(experiment.algorithm)}-seed{experiment.seed}"
+        return RunInfo(name, path, describe(experiment), [dict(line) for line in self.metrics])
 
     # What is on disk -------------------------------------------------------------------------------------------
 

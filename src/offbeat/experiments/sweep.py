@@ -15,9 +15,10 @@ from offbeat.experiments import api, config
 from offbeat.experiments.config import Table
 from offbeat.experiments.drive import together
 from offbeat.experiments.experiment import Experiment
-from offbeat.experiments.folder import read_json, write_json
+from offbeat.experiments.folder import SWEEP, read_json, write_json
 from offbeat.experiments.interrupt import interruptible
 from offbeat.experiments.run import Result, Watch
+from offbeat.track import Callback
 
 TOGETHER = 16  # runs at once, most
 
@@ -69,10 +70,11 @@ class Sweep:
             config.parse(cell.table)
         return cls(cells)
 
-    def check(self, data_dir: api.Path | None) -> None:
+    def check(self, data_dir: api.Path | None, tell: Callable[[int], None] = lambda number: None) -> None:
         """Load and build everything once, so that what does not fit together shows before the first run."""
-        for cell in self.cells:
+        for number, cell in enumerate(self.cells, start=1):
             config.parse(cell.table).assemble(data_dir)
+            tell(number)
 
     def run(
         self,
@@ -80,6 +82,7 @@ class Sweep:
         data_dir: api.Path | None,
         watch: Callable[[Sequence[Cell]], Sequence[Watch | None]],
         modules: api.Path | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> Iterator[tuple[Cell, dict[str, Any] | None]]:
         """Run what is not finished, go on with what is interrupted; runs on one model and its data go together.
 
@@ -89,7 +92,7 @@ class Sweep:
         runs = [{"label": c.label, "seed": c.seed, "folder": c.folder} for c in self.cells]
         try:
             out.mkdir(parents=True, exist_ok=True)
-            write_json(out / "sweep.json", {"runs": runs})
+            write_json(out / SWEEP, {"runs": runs})
         except OSError as error:
             raise RunFolderError(f"cannot write into {out}: {error.strerror}") from error
         pending: list[Cell] = []
@@ -100,7 +103,7 @@ class Sweep:
                 pending.append(cell)
         for cells in _pools(pending, data_dir):
             stopped = False
-            for cell, summary in zip(cells, _run(cells, out, data_dir, watch(cells), modules), strict=True):
+            for cell, summary in zip(cells, _run(cells, out, data_dir, watch(cells), modules, callbacks), strict=True):
                 yield cell, summary
                 stopped |= summary is None
             if stopped:
@@ -130,6 +133,7 @@ def _run(
     data_dir: api.Path | None,
     watches: Sequence[Watch | None],
     modules: api.Path | None,
+    callbacks: Sequence[Callback],
 ) -> list[dict[str, Any] | None]:
     """Run the cells of a pool."""
     with interruptible() as interrupted:
@@ -137,9 +141,12 @@ def _run(
         for cell, watch in zip(cells, watches, strict=True):
             folder, experiment = out / cell.folder, config.parse(cell.table)
             if (folder / "config.toml").is_file():
-                run = api.reopen(api.stored(folder), interrupted, folder, data_dir, watch)
+                run = api.reopen(api.stored(folder), interrupted, folder, data_dir, watch, callbacks)
             else:
-                run = api.begin(experiment, interrupted, out=folder, data_dir=data_dir, modules=modules, watch=watch)
+                run = api.begin(
+                    experiment, interrupted, out=folder, data_dir=data_dir, modules=modules, watch=watch,
+                    callbacks=callbacks,
+                )  # fmt: skip
             runs.append(run)
         return [_summary(outcome) for outcome in together(runs)]
 
