@@ -28,6 +28,7 @@ from offbeat.cli.common import (
     track_words,
 )
 from offbeat.cli.deploy import deploy, replay
+from offbeat.cli.export import export
 from offbeat.errors import ConfigError
 from offbeat.version import __version__
 
@@ -50,7 +51,7 @@ def main() -> None:
     """Federated learning in which every client keeps its own time."""
 
 
-for command in (bench, deploy, replay):
+for command in (bench, deploy, export, replay):
     main.add_command(command)
 
 

@@ -1,0 +1,39 @@
+"""Figures for other programs."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from offbeat.errors import ConfigError
+
+
+@click.command()
+@click.argument("runs", metavar="RUN…", nargs=-1, required=True, type=click.Path(path_type=pathlib.Path))
+@click.option("--csv", "file", type=click.Path(path_type=pathlib.Path, allow_dash=True), default="-",
+              show_default=True, metavar="FILE", help="Where to write; - is stdout.")  # fmt: skip
+@click.option("--updates", is_flag=True, help="A row a trip instead of a row an evaluation.")
+def export(runs: Sequence[pathlib.Path], file: pathlib.Path, updates: bool) -> None:
+    """Write the metrics of runs as CSV.
+
+    RUN is a run folder or that of a sweep; the first column names the run.  What a killed run has left half-written is
+    an error; `offbeat resume` mends it.
+    """
+    from offbeat.experiments import export as tables
+
+    table = tables.updates(runs) if updates else tables.metrics(runs)
+    if str(file) == "-":
+        table.write(sys.stdout)
+        return
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as out:
+            table.write(out)
+        part.replace(file)
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror}", key="--csv") from error
+    finally:
+        part.unlink(missing_ok=True)
