@@ -1,11 +1,11 @@
-# Two commands: `make run` compares asynchronous rules, `make test` runs every check.  Both set up .venv first.
+# `make run` compares asynchronous rules, `make test` runs every check, `make docs` builds the site.  All set up .venv first.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint clean
+.PHONY: run test lint docs clean
 
 run: $(STAMP)
 	$(BIN)/offbeat sweep preset:digits-compare --seeds 0,1,2 --out runs/digits-compare
@@ -19,10 +19,13 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
 $(STAMP): pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt --editable ".[dev,flower,track]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt --editable ".[dev,flower,track,docs]"
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site
