@@ -24,7 +24,7 @@ docs: $(STAMP)
 
 $(STAMP): pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt --editable ".[dev,flower,track,docs]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt --editable ".[dev,flower,serve,track,docs]"
 	touch $(STAMP)
 
 clean:

@@ -29,6 +29,7 @@ from offbeat.cli.common import (
 )
 from offbeat.cli.deploy import deploy, replay
 from offbeat.cli.export import export
+from offbeat.cli.look import compare, report, serve
 from offbeat.errors import ConfigError
 from offbeat.version import __version__
 
@@ -51,7 +52,7 @@ def main() -> None:
     """Federated learning in which every client keeps its own time."""
 
 
-for command in (bench, deploy, export, replay):
+for command in (bench, compare, deploy, export, replay, report, serve):
     main.add_command(command)
 
 

@@ -22,6 +22,7 @@ from offbeat.experiments.folder import Origin, read_json
 from offbeat.experiments.interrupt import interruptible
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource
 from offbeat.experiments.run import Result, Run, Watch
+from offbeat.experiments.setting import setting
 from offbeat.models import Model
 from offbeat.track import Callback
 
@@ -130,7 +131,7 @@ def begin(
     new = Run(assembly, interrupted, watch, pathlib.Path(out) if out is not None else None, callbacks=callbacks)
     if out is not None:
         origin = Origin(*(str(pathlib.Path(p).resolve()) if p is not None else None for p in (data_dir, modules)))
-        new.open(pathlib.Path(out), resolved(experiment, assembly), origin)
+        new.open(pathlib.Path(out), resolved(experiment, assembly), origin, setting(assembly))
     return new
 
 

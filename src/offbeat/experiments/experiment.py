@@ -351,16 +351,16 @@ class Assembly:
     def _choose(self, client: int) -> Terms:
         algorithm, dispatch = self.experiment.algorithm, self.experiment.dispatch
         if isinstance(algorithm, FedLuck) and isinstance(dispatch, Periodic):
-            k, delta = algorithm.choose(self._profile(client, 0), self._profile(client, 1), dispatch.period)
+            k, delta = algorithm.choose(self.profile(client, 0), self.profile(client, 1), dispatch.period)
             return Terms(k, compression_rate=delta)
         assert isinstance(algorithm, FedCompass)
-        return Terms(algorithm.choose(self._profile(client, 0), self._fastest))
+        return Terms(algorithm.choose(self.profile(client, 0), self._fastest))
 
     @functools.cached_property
     def _fastest(self) -> float:
-        return min(self._profile(client, 0) for client in range(self.work.data.clients))
+        return min(self.profile(client, 0) for client in range(self.work.data.clients))
 
-    def _profile(self, client: int, which: int) -> float:
+    def profile(self, client: int, which: int) -> float:
         """α_i (0) or β_i (1) of a device: given, or as the device itself measures it."""
         name, clients = ("alpha", "beta")[which], self.work.data.clients
         given: tuple[float, ...] = getattr(self.experiment.algorithm, name)

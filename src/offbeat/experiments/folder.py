@@ -6,6 +6,7 @@ updates.npy        one row a trip that ended (`numpy.load`, also while the run g
 model.safetensors  the last x, under the model's own parameter names
 summary.json       the result, once there is one
 status.json        running, finished, interrupted or failed; versions and hardware
+setting.json       what the config does not say: who has which examples, who talks to whom
 checkpoint/        what `resume` needs
 """
 
@@ -44,6 +45,7 @@ UPDATE = np.dtype(
 )
 STATUS = ("aggregated", "lost", "late")
 SWEEP = "sweep.json"  # in the folder of a sweep: its runs
+SETTING = "setting.json"  # what a report needs beside the config: who has what, who talks to whom
 
 
 def write_atomic(path: pathlib.Path, body: bytes) -> None:
@@ -154,7 +156,9 @@ class RunFolder:
         self.updates = UpdateLog(path / "updates.npy", update_rows)
 
     @classmethod
-    def create(cls, path: pathlib.Path, config: str, origin: Origin) -> RunFolder:
+    def create(
+        cls, path: pathlib.Path, config: str, origin: Origin, setting: Mapping[str, Any] | None = None
+    ) -> RunFolder:
         """Begin a new run."""
         if _taken(path):
             hint = f"; continue it with: offbeat resume {path}" if (path / "config.toml").is_file() else ""
@@ -163,6 +167,8 @@ class RunFolder:
         try:
             (path / "checkpoint").mkdir(parents=True, exist_ok=True)
             write_atomic(path / "config.toml", config.encode())
+            if setting is not None:
+                write_atomic(path / SETTING, json.dumps(setting).encode())
             folder = cls(path, 0, 0, origin)
             folder.created, folder._new = True, new
             return folder

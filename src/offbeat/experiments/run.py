@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -198,6 +198,8 @@ class Run:
             "client_steps": tally.client_steps,
             "wall_seconds": tally.wall_seconds,
         }
+        if isinstance(executor := self.assembly.executor, Gossip):
+            line["consensus"] = executor.consensus
         self._pending = score, line
         if self.experiment.device == "cpu":
             self._settle()
@@ -328,9 +330,9 @@ class Run:
 
     # What is on disk -------------------------------------------------------------------------------------------
 
-    def open(self, path: pathlib.Path, config: str, origin: Origin) -> None:
+    def open(self, path: pathlib.Path, config: str, origin: Origin, setting: Mapping[str, Any] | None = None) -> None:
         """Begin a new run folder."""
-        self.folder = RunFolder.create(path, config, origin)
+        self.folder = RunFolder.create(path, config, origin, setting)
         self.folder.status("running")
 
     def reopen(self, path: pathlib.Path) -> None:

@@ -12,6 +12,7 @@ import json
 import pathlib
 import socket
 from collections.abc import AsyncIterator, Callable
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -52,12 +53,21 @@ def serve(root: pathlib.Path, host: str, port: int, told: Callable[[str], None])
     with socket.socket(family) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        listening.listen()  # who comes before the server is up waits a moment
         shown = f"[{host}]" if family == socket.AF_INET6 else host
         told(f"http://{shown}:{listening.getsockname()[1]}/")
         app = application(root, LOOPBACK if host in ("127.0.0.1", "localhost") else ["*"])
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listening])
+            _Server(config).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams of news before it waits for everybody to be served."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.config.app.state.live.end()  # type: ignore[union-attr]
+        super().handle_exit(sig, frame)
 
 
 def application(root: pathlib.Path, hosts: list[str] | None = None) -> Starlette:
@@ -73,17 +83,30 @@ def application(root: pathlib.Path, hosts: list[str] | None = None) -> Starlette
         Route("/events", live.events),
     ]
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts or LOOPBACK), Middleware(_Headers)]
-    return Starlette(routes=routes, middleware=middleware, lifespan=live.lifespan)
+    app = Starlette(routes=routes, middleware=middleware, lifespan=live.lifespan)
+    app.state.live = live
+    return app
 
 
 class _Live:
     def __init__(self, root: pathlib.Path) -> None:
         self.root = root
         self.watched = Watched(root)
-        self.listeners: set[asyncio.Queue[dict[str, Any]]] = set()
+        self.listeners: set[asyncio.Queue[dict[str, Any] | None]] = set()  # None: there will be no more
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def end(self) -> None:
+        """No more news; may be called from a signal."""
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self._tell, None)
+
+    def _tell(self, news: dict[str, Any] | None) -> None:
+        for listener in self.listeners:
+            listener.put_nowait(news)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self.loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.watched.look)
         looking = asyncio.create_task(self._look())
         try:
@@ -96,9 +119,7 @@ class _Live:
             await asyncio.sleep(SECONDS)
             change = await asyncio.to_thread(self.watched.look)
             if change.changed or change.other:
-                news = {"runs": [self._row(number) for number in change.changed], "other": change.other}
-                for listener in self.listeners:
-                    listener.put_nowait(news)
+                self._tell({"runs": [self._row(number) for number in change.changed], "other": change.other})
 
     # What is asked for -------------------------------------------------------------------------------------------
 
@@ -145,7 +166,7 @@ class _Live:
         )
 
     async def _news(self) -> AsyncIterator[str]:
-        listener: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        listener: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self.listeners.add(listener)
         try:
             yield "retry: 1000\n\n"
@@ -155,6 +176,8 @@ class _Live:
                 except TimeoutError:
                     yield ": nothing new\n\n"
                 else:
+                    if news is None:
+                        return
                     yield f"data: {json.dumps(news)}\n\n"
         finally:
             self.listeners.discard(listener)

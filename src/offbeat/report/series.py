@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 BINS = 200  # points of a series over time
-ROWS = 100  # clients, or groups of them, in the map of who was at work
+ROWS, COLUMNS = 100, 120  # clients, or groups of them, and pieces of time, in the map of who was at work
 DETAIL = 40  # clients whose single trips are drawn
 TRIPS = 3000  # of those clients, at most
 POINTS = 1500  # clients in a scatter plot, at most
@@ -143,7 +143,7 @@ def participation(log: Log, clients: int, sizes: Ints | None) -> tuple[Floats, F
 
 def at_work(log: Log, clients: int) -> tuple[Floats, Floats]:
     """Cuts of the time, and for up to `ROWS` equal groups of clients the part of its time that each was at work."""
-    cuts = edges(log)
+    cuts = edges(log, COLUMNS)
     rows = min(clients, ROWS)
     group = log["client"].astype(np.int64) * rows // clients
     order = np.argsort(group, kind="stable")

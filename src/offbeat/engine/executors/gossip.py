@@ -22,6 +22,7 @@ from offbeat.engine.work import Work
 from offbeat.messages import Job
 from offbeat.seeds import key, stream
 
+KEPT = ("peer_bytes", "rounds", "models", "moments", "taken", "consensus")  # in a checkpoint
 ADAM = (0.9, 0.999, 1e-8)  # β₁, β₂, ε of DAdam's clients
 
 
@@ -40,6 +41,7 @@ class Gossip(Vectorised):
         self.models: Tensor | None = None  # of rules that do not restart from x
         self.moments: tuple[Tensor, Tensor] | None = None
         self.taken = 0  # steps so far
+        self.consensus = 0.0  # root of the mean square distance of the models from their mean, after the last round
 
     def rho(self, stepping: int) -> float:
         """How far the mixing is from full averaging, over the worst cluster; of the network that the `stepping` clients
@@ -63,6 +65,8 @@ class Gossip(Vectorised):
             models = self._iterate(models, x, jobs)
         if not self.network.restarts:
             self.models = models
+        apart = models - models.mean(dim=0)
+        self.consensus = float(apart.square().sum(dim=1).mean().sqrt())
         finite = torch.isfinite(models.sum(dim=1)).tolist()
         return [self._outcome(job, finite[job.client], models[job.client] - x) for job in jobs]
 
@@ -162,10 +166,9 @@ class Gossip(Vectorised):
         return 4 * self.work.layout.dim * edges
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("peer_bytes", "rounds", "models", "moments", "taken")
-        return super().state_dict() | {name: getattr(self, name) for name in names}
+        return super().state_dict() | {name: getattr(self, name) for name in KEPT}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        for name in ("peer_bytes", "rounds", "models", "moments", "taken"):
+        for name in KEPT:
             setattr(self, name, state[name])

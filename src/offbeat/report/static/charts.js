@@ -18,11 +18,9 @@ const charts = (() => {
     if (x === null || x === undefined) return "–";
     if (typeof x !== "number") return String(x); // the name of a category
     const size = Math.abs(x);
-    if (size >= 1e12) return (x / 1e12).toPrecision(3) + "T";
-    if (size >= 1e9) return (x / 1e9).toPrecision(3) + "G";
-    if (size >= 1e6) return (x / 1e6).toPrecision(3) + "M";
-    if (size >= 1e4) return (x / 1e3).toPrecision(3) + "k";
-    return Number.isInteger(x) ? String(x) : String(Number(x.toPrecision(4)));
+    for (const [unit, sign, from] of [[1e12, "T", 1e12], [1e9, "G", 1e9], [1e6, "M", 1e6], [1e3, "k", 1e4]])
+      if (size >= from) return Number((x / unit).toPrecision(3)) + sign;
+    return String(Number.isInteger(x) ? x : Number(x.toPrecision(4)));
   };
   const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : (100 * x).toFixed(digits));
 
@@ -36,6 +34,7 @@ const charts = (() => {
     type: "value", name, nameLocation: "middle", nameGap: 26, nameTextStyle: { color: t.faint },
     axisLabel: { color: t.faint, formatter: number, hideOverlap: true }, axisLine: { lineStyle: { color: t.line } },
     splitLine: { lineStyle: { color: t.line, opacity: 0.5 } }, ...more });
+  const some = (t, count) => ({ color: t.faint, interval: Math.max(0, Math.ceil(count / 16) - 1) }); // names of so many rows
   const upright = (t, name, more = {}) => axis(t, name, { nameLocation: "end", nameGap: 12, nameTextStyle: { color: t.faint, align: "left" }, ...more }); // its name above it
   const pairs = (x, y) => x.map((at, i) => [at, y[i]]);
   const line = (name, data, more = {}) => ({ name, type: "line", showSymbol: false, data, lineStyle: { width: 1.6 }, ...more });
@@ -113,7 +112,7 @@ const charts = (() => {
 
   const map = (t, x, y, data, more = {}) => ({ ...base(t, x.name, y.name), tooltip: { ...base(t).tooltip, trigger: "item", formatter: more.formatter },
     grid: { left: 8, right: 64, top: 28, bottom: 30, containLabel: true },
-    xAxis: { ...axis(t, x.name), type: "category", data: x.data, splitLine: { show: false } }, yAxis: upright(t, y.name, { type: "category", data: y.data, splitLine: { show: false } }),
+    xAxis: { ...axis(t, x.name), type: "category", data: x.data, splitLine: { show: false } }, yAxis: upright(t, y.name, { type: "category", data: y.data, axisLabel: some(t, y.data.length), splitLine: { show: false } }),
     visualMap: { seriesIndex: 0, min: more.min || 0, max: more.max, right: 0, top: "middle", itemHeight: 120, itemWidth: 10, inRange: { color: more.ramp || t.ramp }, textStyle: { color: t.faint }, text: more.text || [number(more.max), number(more.min || 0)], calculable: false, formatter: number },
     series: [{ type: "heatmap", name: more.title, data, progressive: 0, emphasis: { disabled: true } }, ...(more.series || [])] });
 
@@ -129,7 +128,7 @@ const charts = (() => {
     return { ...base(t, AXES.virtual_seconds, "client"), tooltip: { ...base(t).tooltip, trigger: "item", formatter: (p) =>
         `client ${clients[p.value[0]]}: ${number(p.value[1])} to ${number(p.value[2])} s\nfrom version ${p.value[3]}, ` + (p.value[5] ? "came to nothing" : `τ = ${p.value[4]}`) },
       grid: { left: 8, right: 18, top: 28, bottom: 66, containLabel: true },
-      xAxis: axis(t, AXES.virtual_seconds, { min: 0, max: end }), yAxis: upright(t, "client", { type: "category", data: clients.map(String), splitLine: { show: false } }),
+      xAxis: axis(t, AXES.virtual_seconds, { min: 0, max: end }), yAxis: upright(t, "client", { type: "category", data: clients.map(String), axisLabel: some(t, clients.length), splitLine: { show: false } }),
       dataZoom: [{ type: "slider", xAxisIndex: 0, bottom: 4, height: 18, start: 0, end: trips.length > 400 ? Math.max(4, 40000 / trips.length) : 100, filterMode: "weakFilter", labelFormatter: number, textStyle: { color: t.faint } },
         { type: "inside", xAxisIndex: 0, filterMode: "weakFilter" }],
       series: [{ type: "custom", name: "trips", encode: { x: [1, 2], y: 0 }, data: trips.map((p) => [p[0], p[1], p[2], p[3], p[4], p[5] ? 1 : 0]), clip: true,

@@ -1,0 +1,3 @@
+from tests.shown import mixed, runs
+
+__all__ = ["mixed", "runs"]

@@ -1,0 +1,83 @@
+"""The page as a file; what a browser makes of it is in tests/live/test_browser.py."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offbeat.experiments.folder import UPDATE
+from offbeat.report import html, payload, read
+
+
+def inside(page: str) -> Any:
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text)
+
+
+def test_the_page_needs_nothing_else(runs: pathlib.Path) -> None:
+    page = html.page(read.records([runs]))
+    own = page.replace(html.static("echarts.min.js"), "")
+    assert not re.search(r'<(script|link|img|iframe)[^>]+(src|href)="(?!data:)', own)
+    assert "http" not in own.replace("http-equiv", "")
+    assert "default-src &#x27;none&#x27;" in page
+    assert page.count("sha256-") == len(html.SCRIPTS)
+
+
+def test_figures_are_those_of_the_folders(runs: pathlib.Path) -> None:
+    records = read.records([runs])
+    data = inside(html.page(records))
+    for record, row, curve, detail in zip(records, data["runs"], data["curves"], data["details"], strict=True):
+        assert row["summary"]["accuracy"] == record.summary["accuracy"]
+        assert curve["accuracy"] == pytest.approx([line["accuracy"] for line in record.metrics], abs=1e-5)
+        assert sum(detail["staleness"]["count"]) == record.summary["updates"]
+        assert detail["lost"] == record.summary["lost"] + record.summary["late"]
+        assert detail["trips"] == len(record.log())
+        assert detail["config"] == (record.path / "config.toml").read_text()
+        assert ("ages" in detail) == ("memory" in record.config["algorithm"])
+        assert np.sum(detail["partition"]["counts"]) == sum(record.setting["sizes"])
+
+
+def test_what_a_rule_has_of_its_own(runs: pathlib.Path) -> None:
+    gossip, luck, lossy = (payload.detail(read.read(runs / name)) for name in ("cafga", "fedluck", "lossy"))
+    assert gossip["network"]["nodes"] == 12
+    assert len(gossip["network"]["edges"]) == 12  # two rings of six
+    assert all(value > 0 for value in payload.curve(read.read(runs / "cafga"))["consensus"][1:])
+    assert len(luck["plan"]) == payload.DEVICES
+    first = luck["plan"][0]
+    least = np.unravel_index(np.argmin(first["phi"]), np.shape(first["phi"]))
+    assert abs(first["ks"][least[0]] - first["k"]) <= 2
+    assert abs(first["deltas"][least[1]] - first["delta"]) <= 0.02
+    assert lossy["lost"] > 0
+    assert any(trip[5] for trip in lossy["timeline"]["trips"])
+
+
+def test_nothing_in_a_folder_ends_the_script(mixed: pathlib.Path) -> None:
+    page = html.page(read.records([mixed]), title="<b>&")
+    assert "<title>&lt;b&gt;&amp;</title>" in page
+    labels = [row["label"] for row in inside(page)["runs"]]
+    assert any("</script><script>" in label for label in labels)
+    assert len(re.findall("<script>document.title", page)) == 0
+
+
+def test_a_broken_run_is_in_the_list(mixed: pathlib.Path) -> None:
+    rows = {row["folder"]: row for row in inside(html.page(read.records([mixed])))["runs"]}
+    assert rows["cut"]["state"] == "broken"
+    assert "no JSON" in rows["cut"]["problem"]
+    assert rows["lossy"]["problem"] is None
+
+
+def test_a_long_log_makes_no_large_page(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    rng, count = np.random.default_rng(0), 200_000
+    log = np.zeros(count, UPDATE)
+    log["time"] = np.sort(rng.random(count) * 1e4)
+    log["sent"] = np.maximum(0, log["time"] - rng.exponential(50, count))
+    log["client"], log["staleness"] = rng.integers(0, 12, count), 3
+    record = read.read(runs / "lossy")
+    np.save(tmp_path / "updates.npy", log)
+    long = read.Record(**{**record.__dict__, "path": tmp_path})
+    assert len(json.dumps(payload.detail(long))) < 400_000

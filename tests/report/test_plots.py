@@ -1,0 +1,52 @@
+"""Pictures for papers: that they show what the folders say, and that none is drawn of nothing."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from offbeat.report import plots, read, series
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("lossy", set()), ("sweep/ca2fl/seed-0", {"ages"}), ("cafga", {"network", "consensus"})],
+)
+def test_every_picture_of_a_run(runs: pathlib.Path, tmp_path: pathlib.Path, name: str, own: set[str]) -> None:
+    pictures = plots.of_run(read.read(runs / name))
+    always = {"staleness", "staleness_over_time", "concurrency", "participation", "timeline", "at_work", "durations"}
+    assert pictures.keys() == always | {"partition"} | own
+    for kind, figure in pictures.items():
+        figure.savefig(tmp_path / f"{kind}.svg")
+        assert (tmp_path / f"{kind}.svg").stat().st_size > 2000
+
+
+def test_a_plan_is_drawn_for_every_device(runs: pathlib.Path) -> None:
+    record = read.read(runs / "fedluck")
+    assert sum(kind.startswith("plan-") for kind in plots.of_run(record)) == 12
+    (mark,) = plots.plan(record, 3).axes[0].lines
+    k, delta, *_ = record.setting["plan"][3]
+    assert np.array(mark.get_xydata()).tolist() == [[delta, k]]
+
+
+def test_bars_are_the_counts(runs: pathlib.Path) -> None:
+    record = read.read(runs / "lossy")
+    heights = [bar.get_bbox().height for bar in plots.staleness(record).axes[0].patches]  # type: ignore[attr-defined]
+    assert heights == series.staleness(record.log())[1].tolist()
+
+
+def test_lost_trips_are_marked(runs: pathlib.Path) -> None:
+    record = read.read(runs / "lossy")
+    axes = plots.timeline(record).axes[0]
+    trips = series.trips(record.log())[1]
+    assert len(axes.patches) == len(trips)
+    assert len(axes.lines) == np.count_nonzero(trips["status"])
+
+
+def test_a_picture_fits_a_column_and_can_be_changed(runs: pathlib.Path) -> None:
+    figure = plots.concurrency(read.read(runs / "lossy"))
+    assert figure.get_size_inches()[0] == 3.4
+    figure.axes[0].set_title("mine")
+    assert figure.axes[0].get_title() == "mine"
