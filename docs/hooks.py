@@ -48,18 +48,19 @@ def commands() -> str:
     """The help of every command, in the order in which `offbeat --help` has them."""
     from offbeat.cli import main
 
-    return "\n\n".join(_command(main, click.Context(main, info_name="offbeat", max_content_width=100)))
+    return "\n\n".join(_command(main, "offbeat", None))
 
 
-def _command(command: click.Command, context: click.Context) -> Iterator[str]:
-    path = context.command_path
-    yield f"{'##' if context.parent is None or context.parent.parent is None else '###'} `{path}`"
+def _command(command: click.Command, name: str, parent: click.Context | None) -> Iterator[str]:
+    settings = {**command.context_settings, "terminal_width": 96}
+    context = click.Context(command, info_name=name, parent=parent, **settings)
+    yield f"{'##' if parent is None or parent.parent is None else '###'} `{context.command_path}`"
     yield f"```text\n{command.get_help(context)}\n```"
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             assert inner is not None
-            yield from _command(inner, click.Context(inner, info_name=name, parent=context, max_content_width=100))
+            yield from _command(inner, name, context)
 
 
 def modules(package: str) -> str:
@@ -78,7 +79,7 @@ def example(name: str) -> str:
 def _cell(cell: str) -> Iterator[str]:
     comments, code = re.match(r"((?:#.*\n)*)(.*)", cell, flags=re.S).groups()  # type: ignore[union-attr]
     if comments:
-        yield re.sub(r"^# ?", "", comments, flags=re.M)
+        yield re.sub(r"^#", "##", re.sub(r"^# ?", "", comments, flags=re.M), flags=re.M)  # below the page's own heading
     if code.strip():
         yield f"```python\n{code.strip()}\n```"
 

@@ -9,8 +9,8 @@ bash      every command has to succeed; with title="FILE" it is only written the
 console   what follows `$ ` is run and has to print what is below it; `…` stands for anything
 text      is shown only, and so are the other languages of SHOWN
 
-`<!-- not run: REASON -->` before a block says why it is not, `<!-- figures may differ -->` that any number will do,
-`<!-- without: MODULE -->` that a module is missing.
+`<!-- not run: REASON -->` before a block says why it is not, `<!-- run by: TEST -->` which test does it instead,
+`<!-- figures may differ -->` that any number will do, `<!-- without: MODULE -->` that a module is missing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def blocks(page: pathlib.Path) -> Iterator[Block]:
     while number < len(lines):
         line = lines[number]
         number += 1
-        if mark := re.fullmatch(r"<!-- (not run|figures may differ|without)(?:: (.*))? -->", line):
+        if mark := re.fullmatch(r"<!-- (not run|run by|figures may differ|without)(?:: (.*))? -->", line):
             marks[mark[1]] = mark[2] or ""
         elif fence := re.match(r"\s*```(\w*)(.*)", line):
             end = next(n for n in range(number, len(lines)) if lines[n].strip() == "```")
@@ -85,7 +85,7 @@ def run(page: pathlib.Path) -> None:
     sys.modules["__main__"] = main  # where dataclasses look for what an annotation names
     sys.path.insert(0, str(pathlib.Path.cwd()))
     for block in blocks(page):
-        if block.language in RUN and not block.skipped:
+        if block.language in RUN and not block.skipped and "run by" not in block.marks:
             with _without(block.marks.get("without")):
                 RUN[block.language](block, vars(main))
 
@@ -135,13 +135,24 @@ def _bash(block: Block, names: dict[str, object]) -> None:
 
 
 def _console(block: Block, names: dict[str, object]) -> None:
+    for command, expected in commands(block):
+        _, output = _shell(command) if SHELL.search(command) else _command(shlex.split(command))
+        assert as_shown(block, expected, output), f"{block.place}: {command} printed\n{output}"
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """The commands of a console, and what they print."""
     for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
         command, _, expected = re.sub(r"\\\n\s*", "", part).partition("\n")
-        _, output = _shell(command) if SHELL.search(command) else _command(shlex.split(command))
-        pattern = re.escape(_squeezed(expected)).replace("…", ".*")
-        if "figures may differ" in block.marks:
-            pattern = NUMBER.sub(lambda _: NUMBER.pattern, pattern.replace(r"\.", "."))
-        assert re.fullmatch(pattern, _squeezed(output), flags=re.S), f"{block.place}: {command} printed\n{output}"
+        yield command, expected
+
+
+def as_shown(block: Block, expected: str, output: str) -> bool:
+    """Whether a command has printed what the block shows."""
+    pattern = re.escape(_squeezed(expected)).replace("…", ".*")
+    if "figures may differ" in block.marks:
+        pattern = NUMBER.sub(lambda _: NUMBER.pattern, pattern.replace(r"\.", "."))
+    return re.fullmatch(pattern, _squeezed(output), flags=re.S) is not None
 
 
 def _squeezed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The examples run, and end as they say."""
+"""The examples run, print what their page shows, and end as they say."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import subprocess
 import sys
 
 import pytest
-from tests.pages import ROOT
+from tests.pages import ROOT, as_shown, blocks, commands
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-ENDS = {
-    "stragglers": r"FedAvg, waits for 20 .* never .*CA²FL, at every 10th +\d\d\.\d% +\d+ \(2/2\)",
+CONSOLES = [block for block in blocks(ROOT / "docs/examples.md") if block.language == "console"]
+SHOWN = {command: (block, expected) for block in CONSOLES for command, expected in commands(block)}
+ENDS = {  # what the figures must say for the text to be right
+    "stragglers": r"FedAvg, waits for 20 .* never .*CA²FL, at every 10th +9\d\.\d% +\d+ \(2/2\)",
     "own_rule": r"FedBuff +[1-7]\d\.\d%.*MedianBuff +9\d\.\d%",
     "unavailable": r"FedAvg +0 +0 .*MIFA +9\d +9\d .*MIFA, 4 bit +9\d +9\d ",
 }
@@ -25,5 +27,7 @@ def test_an_example_runs_and_ends_as_it_says(path: pathlib.Path, tmp_path: pathl
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    block, expected = SHOWN[f"python examples/{path.name}"]
+    assert as_shown(block, expected, done.stdout), done.stdout
     assert re.search(ENDS[path.stem], done.stdout, flags=re.S), done.stdout
     assert not list(tmp_path.iterdir()), "nothing is left behind"
