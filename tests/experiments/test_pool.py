@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import offbeat as ob
 from offbeat.engine.executors import Vectorised
 from offbeat.engine.executors.base import Outcome, Task
 from offbeat.errors import DivergenceError, RunFolderError
-from offbeat.experiments import api, config
+from offbeat.experiments import api, checkpoint, config, run
 from offbeat.experiments.drive import together
 from offbeat.experiments.experiment import Data, Experiment
 from offbeat.experiments.own import OwnModel
@@ -90,6 +91,28 @@ def test_what_is_interrupted_goes_on(tmp_path: pathlib.Path) -> None:
     assert again.keys() == whole.keys()
     for folder in whole:
         torch.testing.assert_close(weights(tmp_path / "a" / folder), weights(tmp_path / "b" / folder))
+
+
+def test_checkpoints_of_all_runs_together_take_their_small_part_of_the_time(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock of our own: a checkpoint takes a second, a look at the clock a tenth of one."""
+    clock = {"now": 0.0, "saving": 0.0}
+
+    def monotonic() -> float:
+        clock["now"] += 0.1
+        return clock["now"]
+
+    def save(*_: Any) -> None:
+        clock["now"] += 1.0
+        clock["saving"] += 1.0
+
+    monkeypatch.setattr(run, "time", types.SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 5.0)
+    monkeypatch.setattr(checkpoint, "save", save)
+    cells = Sweep.plan(BASE | {"rounds": 100}, [], [0, 1, 2, 3]).cells
+    together([api.begin(config.parse(c.table), threading.Event(), out=tmp_path / c.folder) for c in cells])
+    assert 4 < clock["saving"] <= run.CHECKPOINT_SHARE * clock["now"] + len(cells)
 
 
 def test_an_error_in_one_run_ends_the_others_in_good_order(tmp_path: pathlib.Path) -> None:

@@ -127,6 +127,7 @@ class Run:
         self._fruitless = 0  # events in a row that brought no update
         self._wall_before = 0.0
         self._started = time.monotonic()
+        self.company = 1  # runs that are driven together, and wait for each other's checkpoints
 
     # What a run does -------------------------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class Run:
                 if self.folder and (now - saved > pause or (self.careful and stepped)):
                     self._checkpoint()
                     saved = time.monotonic()
-                    pause = max(CHECKPOINT_SECONDS, (saved - now) / CHECKPOINT_SHARE)
+                    pause = max(CHECKPOINT_SECONDS, self.company * (saved - now) / CHECKPOINT_SHARE)
             stopped = self.interrupted.is_set() and not self._finished()
             return self._interrupt() if stopped else self._finish()
 
