@@ -12,6 +12,7 @@ from tests.data.made_up import Answer, Serve, idx, listing, md5
 
 from offbeat.data import data_dir
 from offbeat.data.files import fetch, find, read_idx
+from offbeat.data.preparing import Preparing, watched
 from offbeat.errors import DataError
 
 ARRAY = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
@@ -108,6 +109,16 @@ def test_fetch_makes_the_folder_and_leaves_whole_files_only(tmp_path: pathlib.Pa
     fetch(folder, serve(files), {name: md5(body) for name, body in files.items()})
     assert listing(folder) == ["a.bin", "b.bin"]
     assert {name: (folder / name).read_bytes() for name in files} == files
+
+
+def test_fetch_says_how_far_it_is(tmp_path: pathlib.Path, serve: Serve) -> None:
+    files, told = {"a.bin": b"a" * 3_000_000, "b.bin": b"b"}, list[Preparing | None]()
+    with watched(told.append):
+        fetch(tmp_path, serve(files), {name: md5(body) for name, body in files.items()})
+    first, last = told[0], told[-4:]
+    assert first == Preparing("a.bin", 0, 3_000_000, in_bytes=True)
+    assert Preparing("a.bin", 3_000_000, 3_000_000, in_bytes=True) in told
+    assert last == [None, Preparing("b.bin", 0, 1, in_bytes=True), Preparing("b.bin", 1, 1, in_bytes=True), None]
 
 
 def test_fetch_leaves_alone_what_is_there(tmp_path: pathlib.Path, serve: Serve) -> None:

@@ -20,6 +20,7 @@ from offbeat.experiments.api import execute
 from offbeat.experiments.config import parse
 from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.run import Result
+from offbeat.track import Callback, Ending, RunInfo
 
 BASE = """
 rounds = 16
@@ -115,6 +116,21 @@ def test_clients_of_equal_speed_are_the_simulation(tmp_path: pathlib.Path) -> No
     real = serve(parse(tomllib.loads(text)), grid(text, 1), tmp_path / "run")
     simulated = execute(parse(tomllib.loads('executor = "sequential"\n' + text)))
     assert torch.equal(real.x, simulated.x)
+
+
+def test_callbacks_hear_how_a_deployment_goes(tmp_path: pathlib.Path) -> None:
+    heard: list[Any] = []
+
+    class Ear(Callback):
+        def evaluated(self, run: RunInfo, line: dict[str, Any]) -> None:
+            heard.append(line)
+
+        def ended(self, run: RunInfo, ending: Ending) -> None:
+            heard.append((run.name, ending.state))
+
+    text = toml('[algorithm]\nname = "fedbuff"\n[dispatch]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n')
+    result = serve(parse(tomllib.loads(text)), grid(text), tmp_path / "run", callbacks=[Ear()])
+    assert heard == [*result.metrics, ("run", "finished")]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that nobody closes

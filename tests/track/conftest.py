@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 import shutil
+import warnings
 
 import pytest
 from tests.track.readers import READERS, Reader
@@ -30,7 +31,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     from mlflow.tracking import MlflowClient
 
     file = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(f"sqlite:///{file}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its libraries, about each other
+        MlflowClient(f"sqlite:///{file}")
     return file
 
 

@@ -88,6 +88,21 @@ def test_lines_that_did_not_get_through_are_made_up_for(
         agree(read, home / name, kind)
 
 
+def test_what_the_process_of_wandb_has_lost_is_made_up_for(home: pathlib.Path, kind: Reader) -> None:
+    """It writes blocks of 32 KiB: killed before the first, it leaves the head of a file, whatever it was told."""
+    if kind.name != "wandb":
+        pytest.skip("of W&B only")
+    stopped(home / "run", 5, [kind.tracker()])
+    kind.read(home)  # waits until all is written
+    (file,) = home.glob("wandb/offline-run-*/*.wandb")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:7])
+    api.resume(home / "run", callbacks=[kind.tracker()])
+    file.unlink()
+    ((read,),) = kind.read(home).values()
+    agree(read, home / "run", kind)
+
+
 def test_the_runs_of_a_sweep_are_told_apart(kind: Reader, home: pathlib.Path) -> None:
     table: dict[str, Any] = {
         "rounds": 4,

@@ -28,6 +28,8 @@ def export(runs: Sequence[pathlib.Path], file: pathlib.Path, updates: bool) -> N
     if str(file) == "-":
         table.write(sys.stdout)
         return
+    if file.is_dir():
+        raise ConfigError(f"cannot write {file}: Is a directory", key="--csv")
     part = file.with_name(f".{file.name}.part")
     try:
         with part.open("w", encoding="utf-8", newline="") as out:

@@ -71,7 +71,7 @@ class Bars:
         ]
         columns += [TextColumn("ETA"), TimeRemainingColumn()] if console.width >= WIDE else []
         self._rows = _Rows(*columns, console=console, transient=True, auto_refresh=not still)
-        self._preparing: TaskID | None = None
+        self._preparing: tuple[str, TaskID | None] = "", None
         self._context = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -95,19 +95,19 @@ class Bars:
         self._rows.remove_task(row)
 
     def _prepare(self, now: Preparing | None) -> None:
-        if self._preparing is None and now is not None:
-            self._preparing = self.add(now.what, now.total)
-        row = self._preparing
-        if row is not None and now is not None:
-            self._rows.update(row, description=escape(now.what), completed=now.done, total=now.total, note=_amount(now))
-        elif row is not None:
+        what, row = self._preparing
+        if row is not None and (now is None or now.what != what):
             self.remove(row)
-            self._preparing = None
+            row = None
+        if now is not None:
+            row = self.add(now.what, now.total) if row is None else row
+            self.show(row, now.done, _amount(now))
+        self._preparing = (now.what if now is not None else ""), row
 
 
 def _amount(now: Preparing) -> str:
     """How much there is of what is prepared."""
-    if not now.done:
+    if not now.done and now.total is None:
         return "reading"
     done, total = (n / 1e6 if now.in_bytes else n for n in (now.done, now.total or 0))
     of = f" of {total:,.0f}" if now.total else ""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import secrets
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from offbeat.track.base import Ending, Line, RunInfo
 from offbeat.track.tracker import Known, Page, Tracker, numbers
 
+BLOCK, HEAD, WHOLE, LAST = 32768, 7, 1, 4  # of a LevelDB log: sizes, and kinds of records
 EXIT = {"finished": 0, "interrupted": 255, "failed": 1}  # which W&B shows as finished, killed, failed
 
 
@@ -34,10 +37,12 @@ class WandB(Tracker):
         import wandb
 
         mode: Any = os.environ.get("WANDB_MODE", "offline")
-        if known.id is None:
-            known = replace(known, id=secrets.token_hex(4))
         folder = self.folder(run)
         folder.mkdir(parents=True, exist_ok=True)
+        if known.id is None:
+            known = replace(known, id=secrets.token_hex(4))
+        elif mode != "online":
+            known = replace(known, version=_written(folder, known.id))
         return _Run(
             wandb.init(
                 project=self.project, name=run.name, id=known.id, dir=folder, config=dict(run.config), mode=mode,
@@ -47,6 +52,31 @@ class WandB(Tracker):
             ),
             known,
         )  # fmt: skip
+
+
+def _written(folder: pathlib.Path, id_: str) -> int:
+    """The last version in the files of a run: W&B's process keeps some to itself, which are lost when it is killed."""
+    files = folder.glob(f"wandb/offline-run-*-{id_}/*.wandb")
+    return max((step for file in files for step in _steps(file)), default=-1)
+
+
+def _steps(file: pathlib.Path) -> Iterator[int]:
+    """Of all lines in a file, which is a log of records in LevelDB's format: blocks of 32 KiB, after 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    raw, place, body = file.read_bytes(), 7, b""
+    while place + HEAD <= len(raw):
+        left = BLOCK - place % BLOCK
+        length, kind = struct.unpack_from("<HB", raw, place + 4)  # after a checksum
+        if left < HEAD or not kind:  # the rest of a block is empty
+            place += left
+            continue
+        body += raw[place + HEAD : place + HEAD + length]
+        place += HEAD + length
+        if kind in (WHOLE, LAST) and place <= len(raw):
+            items = Record.FromString(body).history.item
+            yield from (int(item.value_json) for item in items if "_step" in (item.key, *item.nested_key))
+            body = b""
 
 
 class _Run(Page):
