@@ -73,17 +73,17 @@ def test_what_cannot_be_captured_is_refused() -> None:
     assert why_not("graphs", on_gpu(NORMED, SGD(lr=0.1, batch_size=8), federated(sizes=(8, 20, 42))))
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 3, 8, 9, 5), (2, 4, 16, 32, 12, 3)])
+@pytest.mark.parametrize("shape", [(3, 2, 3, 8, 9, 5, 2), (2, 4, 16, 32, 12, 3, 1), (2, 4, 3, 8, 12, 5, 0)])
 def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
-    n, batch, channels, out, size, kernel = shape
+    n, batch, channels, out, size, kernel, padding = shape
     rng = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(n * batch, channels, size, size, device="cuda", generator=rng, requires_grad=True)
     weight = torch.randn(n, out, channels, kernel, kernel, device="cuda", generator=rng, requires_grad=True)
     before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     try:
-        y = stacked_conv2d(x, weight)
+        y = stacked_conv2d(x, weight, (padding, padding))
         parts = [
-            nn.functional.conv2d(a, w, padding=kernel // 2) for a, w in zip(torch.split(x, batch), weight, strict=True)
+            nn.functional.conv2d(a, w, padding=padding) for a, w in zip(torch.split(x, batch), weight, strict=True)
         ]
         plain, slope = torch.cat(parts), torch.randn(y.shape, device="cuda", generator=rng)
         found = torch.autograd.grad(y, (x, weight), slope)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from offbeat.clients import SGD, ClientRule
 from offbeat.engine.executors import Sequential
-from offbeat.engine.executors.program import LADDER, Compiled, Program, padded
+from offbeat.engine.executors.convolution import cropped
+from offbeat.engine.executors.program import LADDER, Compiled, Program, Programs, padded
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.executors.vectorised import plan, rows
 from offbeat.engine.work import Work
@@ -67,6 +68,26 @@ def test_what_fits() -> None:
     assert not program.fits(w.rule, x, batches, {"m": x})
 
 
+def test_rules_by_turns_keep_their_programs() -> None:
+    w = work(built(MLP(hidden=(9,))), SGD(lr=0.1, batch_size=8))
+    programs, x, batches = Programs(), torch.zeros((6, w.layout.dim)), np.zeros((3, 6, 8), dtype=np.int64)
+
+    def get(decay: float, lr: float = 0.1, n: int = 6) -> Program:
+        rule = SGD(lr=lr, batch_size=8, weight_decay=decay)
+        return programs.get(Stack(w).loss, rule, x[:n], batches[:, :n], {}, None, False)
+
+    first, second = get(0.0), get(0.1)
+    assert first is not second
+    assert get(0.0, lr=0.7, n=4) is first
+    assert get(0.1) is second
+    for decay in (0.2, 0.3):
+        get(decay)
+    assert get(0.0) is first
+    get(0.4)  # the fifth: the one that was not used for longest goes
+    assert get(0.0) is first
+    assert get(0.1) is not second
+
+
 @pytest.mark.parametrize("when", ["forward", "backward"])
 def test_steps_run_uncompiled_where_the_compiler_fails(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backward pass is compiled when it is first used, so its failure comes later."""
@@ -94,7 +115,16 @@ def test_steps_run_uncompiled_where_the_compiler_fails(when: str, monkeypatch: p
     with pytest.warns(RuntimeWarning, match="steps run uncompiled: no such kernel$"):
         (g,) = gradient(y, a)
     assert torch.equal(g, y.detach())
-    assert tried == [{}, {"dynamic": False}]
+    assert tried == [{}]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(gradient(y, a)[0], g), "and says so once"
+
+
+@pytest.mark.parametrize("padding", [(2, 2), (0, 0), (1, 0)])
+def test_less_padding_is_a_crop(padding: tuple[int, int]) -> None:
+    """How a kernel that keeps the size of the image does convolutions that do not."""
+    x, w = torch.randn(2, 3, 9, 10), torch.randn(4, 3, 5, 5)
+    full = torch.nn.functional.conv2d(x, w, padding=2)
+    expected = torch.nn.functional.conv2d(x, w, padding=padding)
+    torch.testing.assert_close(cropped(full, w, padding), expected)

@@ -29,12 +29,10 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
     rounding of a larger stack.  Other errors than a divergence end all of them, in good order.
     """
     executor = runs[0].assembly.executor
-    for run in runs:
-        run.company = len(runs)
     ended: dict[int, Result | DivergenceError] = {}
     waiting: dict[int, list[Job]] = {}
     failures: list[OffbeatError] = []
-    routines = [run.advance() for run in runs]
+    routines = [run.advance(len(runs)) for run in runs]
 
     def go_on(place: int, step: Callable[[], list[Job]]) -> None:
         try:

@@ -127,14 +127,14 @@ class Run:
         self._fruitless = 0  # events in a row that brought no update
         self._wall_before = 0.0
         self._started = time.monotonic()
-        self.company = 1  # runs that are driven together, and wait for each other's checkpoints
 
     # What a run does -------------------------------------------------------------------------------------------
 
-    def advance(self) -> Generator[list[Job], list[Trained], Result]:
+    def advance(self, company: int) -> Generator[list[Job], list[Trained], Result]:
         """Run; whenever jobs must be trained, yield them and go on with what came of them.
 
-        So whoever drives this (`drive.py`) can train the jobs of several runs at once.
+        So whoever drives this (`drive.py`) can train the jobs of several runs at once: of `company` many, who all wait
+        while one of them writes a checkpoint.
         """
         fresh = not self.metrics
         with self._ending():
@@ -156,7 +156,7 @@ class Run:
                 if self.folder and (now - saved > pause or (self.careful and stepped)):
                     self._checkpoint()
                     saved = time.monotonic()
-                    pause = max(CHECKPOINT_SECONDS, self.company * (saved - now) / CHECKPOINT_SHARE)
+                    pause = max(CHECKPOINT_SECONDS, company * (saved - now) / CHECKPOINT_SHARE)
             stopped = self.interrupted.is_set() and not self._finished()
             return self._interrupt() if stopped else self._finish()
 

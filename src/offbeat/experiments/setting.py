@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.algorithms import FedLuck
-from offbeat.engine import Periodic
+from offbeat.engine import Periodic, Rounds
 from offbeat.engine.executors.gossip import Gossip
 from offbeat.experiments.experiment import Assembly
 
@@ -32,7 +32,7 @@ def setting(assembly: Assembly) -> dict[str, Any]:
         found["period"], found["exponent"] = dispatch.period, algorithm.exponent
         found["plan"] = [_device(assembly, client) for client in range(data.clients)]
     if isinstance(executor, Gossip) and data.clients <= NODES:
-        found["network"] = _network(executor, dispatch.places)
+        found["network"] = _network(executor, dispatch.places if isinstance(dispatch, Rounds) else data.clients)
     return found
 
 

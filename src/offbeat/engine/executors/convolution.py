@@ -8,6 +8,7 @@ to memory.  Images lie as (image, row, column, channel), so that a patch is made
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,17 +18,25 @@ TRITON = importlib.util.find_spec("triton") is not None
 
 
 def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
-    """Whether the kernels here can do it: on a GPU, stride 1, odd kernels that keep the size of the image."""
-    same = all(k % 2 == 1 and p == k // 2 for k, p in zip(weight.shape[-2:], padding, strict=True))
+    """Whether the kernels here can do it: on a GPU, stride 1, odd kernels that do not make the image larger."""
+    within = all(k % 2 == 1 and p <= k // 2 for k, p in zip(weight.shape[-2:], padding, strict=True))
     plain = groups == 1 and set(stride) == {1} and set(dilation) == {1}
-    return TRITON and x.is_cuda and same and plain and x.dtype in (torch.float32, torch.bfloat16)
+    return TRITON and x.is_cuda and within and plain and x.dtype in (torch.float32, torch.bfloat16)
 
 
-def stacked_conv2d(x: Tensor, weight: Tensor) -> Tensor:
-    """(n·B, C, H, W) with kernels (n, O, C, kh, kw) → (n·B, O, H, W), both channels-last."""
+def stacked_conv2d(x: Tensor, weight: Tensor, padding: Any) -> Tensor:
+    """(n·B, C, H, W) with kernels (n, O, C, kh, kw) → (n·B, O, H', W'), both channels-last."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     out: Tensor = _convolve(x.contiguous(memory_format=torch.channels_last), weight)
+    return cropped(out, weight, padding)
+
+
+def cropped(out: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
+    """What less padding leaves of an image of full size."""
+    for side, (size, pad) in enumerate(zip(weight.shape[-2:], padding, strict=True), start=2):
+        if less := size // 2 - pad:
+            out = out.narrow(side, less, out.shape[side] - 2 * less)
     return out
 
 

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from offbeat.clients import BUFFERS
 from offbeat.engine.executors.base import Executor, Outcome, Task, outcome, replayable
 from offbeat.engine.executors.probe import mixes_examples
-from offbeat.engine.executors.program import Program
+from offbeat.engine.executors.program import Program, Programs
 from offbeat.engine.executors.vectorised import rows
 from offbeat.engine.work import Work
 from offbeat.seeds import key
@@ -28,12 +28,13 @@ LANES = 8
 
 
 class Lane:
-    """A stream, the program on it, and the running statistics of the model in it.  On a CPU there is no stream."""
+    """A stream, the programs on it, and the running statistics of the model in it.  On a CPU there is no stream."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self.stream: Any = torch.cuda.Stream() if work.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self.program: Program | None = None
+        self.programs = Programs()
+        self.program: Program | None = None  # of the job that is loaded
         self.counts = np.zeros(0, dtype=np.int64)  # examples in each of the job's batches
         self.buffers = work.buffers.read(work.module) if work.buffers.names else None
 
@@ -42,8 +43,8 @@ class Lane:
         x, lr = job.x[None], job.x.new_tensor([[work.rule.lr * job.rate]])
         state = work.rule.begin(x, rows([job.extra]), rows([work.kept_by(job)]))
         batches, counts = work.plans([job])
-        if self.program is None or not self.program.fits(work.rule, x, batches, state):
-            self.program = Program(self._loss, work.rule, x, batches, state, self.stream, compiled)
+        self.program = None  # it may have to make room
+        self.program = self.programs.get(self._loss, work.rule, x, batches, state, self.stream, compiled)
         self.program.load(x, lr, np.array([job.steps]), state, batches, counts)
         self.counts = counts[:, 0]
         if self.buffers is not None:

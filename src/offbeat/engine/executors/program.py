@@ -11,6 +11,7 @@ import bisect
 import contextlib
 import dataclasses
 import gc
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -139,6 +140,29 @@ class Program:
         self.t.add_(1)
 
 
+class Programs:
+    """The last programs that were used, one for each rule: the runs of a sweep may have several by turns."""
+
+    KEPT = 4  # each with memory for its largest stack
+
+    def __init__(self) -> None:
+        self._known: dict[ClientRule, Program] = {}  # by rule but for its rate, the last that was used at the end
+
+    def get(
+        self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any, compiled: bool
+    ) -> Program:
+        """One that fits such a stack."""
+        name = dataclasses.replace(rule, lr=1.0)
+        program = self._known.pop(name, None)
+        if program is None or not program.fits(rule, x, batches, state):
+            program = None  # its memory is free before the next one's is taken
+            while len(self._known) >= self.KEPT:
+                del self._known[next(iter(self._known))]
+            program = Program(loss, rule, x, batches, state, stream, compiled)
+        self._known[name] = program
+        return program
+
+
 def _gradient(loss: Loss) -> Loss:
     def gradient(y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         (g,) = torch.autograd.grad(loss(y, batch, weight), y)
@@ -168,56 +192,43 @@ def _aligned(like: Tensor, rows: int) -> Tensor:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """The compiler's remarks on itself are not for users."""
+    loggers = [logging.getLogger(name) for name in ("torch._guards", "torch._dynamo", "torch._inductor")]
+    levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 class Compiled:
-    """A function compiled once for stacks of all sizes; where that fails once for each size, or else left as it is.
+    """A function compiled once for stacks of all sizes; where that fails, left as it is.
 
-    What is compiled may be a part of the function, `whole` making the function of it: a backward pass is not seen by
-    the compiler as such, but is compiled when it is first used.
+    Once for each size would do in some of these cases, but takes half a minute for each of them.  What is compiled may
+    be a part of the function, `whole` making the function of it: a backward pass is not seen by the compiler as such,
+    but is compiled when it is first used.
     """
 
     def __init__(self, part: Callable[..., Any], whole: Callable[..., Any] = lambda part: part) -> None:
         self._uncompiled = whole(part)
         with _quiet():
-            self._ways = [
-                _any_size(whole(torch.compile(part))),
-                _each_size(whole(torch.compile(part, dynamic=False))),
-            ]
+            self._compiled: Callable[..., Any] | None = whole(torch.compile(part))
 
     def __call__(self, *arguments: Any) -> Any:
-        while self._ways:
+        if self._compiled is not None:
+            tensors = [t for a in arguments for t in (a if isinstance(a, list) else [a])]
+            for tensor in tensors if len(tensors[0]) > 1 else ():
+                torch._dynamo.mark_dynamic(tensor, 0)
             try:
                 # Several executors may share a function.
                 with torch._dynamo.config.patch(cache_size_limit=4 * len(LADDER)), _quiet():
-                    return self._ways[0](*arguments)
+                    return self._compiled(*arguments)
             except Exception as error:  # whatever a compiler may raise
-                self._ways.pop(0)
-                if not self._ways:
-                    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                    warnings.warn(
-                        f"torch.compile failed, so steps run uncompiled: {reason}", RuntimeWarning, stacklevel=2
-                    )
+                self._compiled = None
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                warnings.warn(f"torch.compile failed, so steps run uncompiled: {reason}", RuntimeWarning, stacklevel=2)
         return self._uncompiled(*arguments)
-
-
-def _any_size(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        tensors = [t for a in arguments for t in (a if isinstance(a, list) else [a])]
-        for tensor in tensors if len(tensors[0]) > 1 else ():
-            torch._dynamo.mark_dynamic(tensor, 0)
-        return function(*arguments)
-
-    return call
-
-
-def _each_size(function: Callable[..., Any]) -> Callable[..., Any]:
-    """On new views, which nobody has marked."""
-
-    def call(*arguments: Any) -> Any:
-        return function(*([t.view_as(t) for t in a] if isinstance(a, list) else a.view_as(a) for a in arguments))
-
-    return call

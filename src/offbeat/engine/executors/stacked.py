@@ -135,7 +135,7 @@ class _Conv2d(nn.Conv2d):
     def products(self, x: Tensor) -> Tensor:
         n, out = self.weight.shape[:2]
         if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
-            return convolution.stacked_conv2d(x, self.weight)
+            return convolution.stacked_conv2d(x, self.weight, self.padding)
         batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
         side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
         y = conv2d(side, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)

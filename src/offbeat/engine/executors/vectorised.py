@@ -16,14 +16,13 @@ from torch import Tensor
 
 from offbeat.clients import ClientRule, State
 from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, outcome, replayable
-from offbeat.engine.executors.program import Program, shares
+from offbeat.engine.executors.program import Programs, shares
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.work import Work
 from offbeat.seeds import key
 
-CACHE_BYTES = (
-    6 << 20
-)  # of parameters in one stack on a CPU: more do not stay in the cache, with all that goes with them
+# Of parameters in one stack on a CPU: more do not stay in the cache, with all that goes with them.
+CACHE_BYTES = 6 << 20
 
 
 class Vectorised(Executor):
@@ -32,7 +31,8 @@ class Vectorised(Executor):
     def __init__(self, work: Work, compiled: bool = True) -> None:
         super().__init__(work)
         self.stack, self.compiled = Stack(work), compiled
-        self.program: Program | None = None
+        self.programs = Programs()
+        self.stream = torch.cuda.Stream() if work.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         cached = CACHE_BYTES // (4 * max(1, work.layout.dim))
         self.rows = self.bulk if work.device.type == "cuda" else max(2, cached)  # of one stack
         self.sample = min(self.bulk, 2 * self.rows)
@@ -70,11 +70,8 @@ class Vectorised(Executor):
         batches: NDArray[np.int64], counts: NDArray[np.int64],
     ) -> tuple[Tensor, State]:  # fmt: skip
         if self.work.device.type == "cuda":
-            if self.program is None or not self.program.fits(rule, x, batches, state):
-                self.program = None  # its memory is free before the next one's is taken
-                stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-                self.program = Program(self.stack.loss, rule, x, batches, state, stream, self.compiled)
-            return self.program.run(x, lr, steps, state, batches, counts)
+            program = self.programs.get(self.stack.loss, rule, x, batches, state, self.stream, self.compiled)
+            return program.run(x, lr, steps, state, batches, counts)
         y, index, weights = x, torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
         for t in range(int(steps[0])):
             n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
