@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 
 import pytest
 from click.testing import CliRunner, Result
@@ -80,6 +81,10 @@ def test_a_callback_of_ones_own_through_run_interruption_and_resume(
 
 
 def test_trackers_write_beside_the_run_folder_or_where_they_are_told(kind: Reader, home: pathlib.Path) -> None:
+    for folder in ("runs", "elsewhere"):
+        (home / folder).mkdir()
+        if (store := home / "mlflow.db").exists():
+            shutil.copy(store, home / folder)
     result = offbeat("run", "my.toml", "--out", "runs/r", "--quiet", "--track", kind.name)
     assert (result.exit_code, result.output) == (0, "")
     assert list(kind.read(home / "runs")) == ["r"]

@@ -23,8 +23,8 @@ class WandB(Tracker):
     place    in which the folder "wandb" is made; beside the run's folder when left out
     project  under which W&B has the runs
 
-    A step is a version.  A run that is resumed has the same id; offline it gets another folder, which is uploaded with
-    `wandb sync --append`.
+    A step is a version.  A run that is resumed has the same id; offline it gets another folder, and `wandb sync`
+    uploads the folders of one id in their order.
     """
 
     library: ClassVar[str] = "wandb"
