@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -24,7 +25,12 @@ from offbeat.cli import main
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 README, *DOCS = PAGES
-NEED_FLOWER = {"deploy.md", "devices.md", "flower.md"}
+NEEDS = {  # extras
+    "deploy.md": ("flwr",),
+    "devices.md": ("flwr",),
+    "flower.md": ("flwr",),
+    "tracking.md": ("tensorboard", "mlflow", "wandb"),
+}
 
 
 def readme(language: str) -> list[str]:
@@ -55,8 +61,9 @@ def runner() -> Iterator[Callable[[pathlib.Path, pathlib.Path, pathlib.Path], in
 def test_what_a_page_shows_is_run(
     page: pathlib.Path, tmp_path: pathlib.Path, runner: Callable[[pathlib.Path, pathlib.Path, pathlib.Path], int]
 ) -> None:
-    if page.name in NEED_FLOWER:
-        pytest.importorskip("flwr")
+    for module in NEEDS.get(page.name, ()):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"needs {module}")
     folder, log = tmp_path / "here", tmp_path / "log"
     folder.mkdir()
     assert runner(page, folder, log) == 0, log.read_text(encoding="utf-8")
