@@ -56,7 +56,7 @@ class WandB(Tracker):
 
 def _written(folder: pathlib.Path, id_: str) -> int:
     """The last version in the files of a run: W&B's process keeps some to itself, which are lost when it is killed."""
-    files = folder.glob(f"wandb/offline-run-*-{id_}/*.wandb")
+    files = folder.glob(f"wandb/offline-run-*-{id_}*/run-{id_}.wandb")
     return max((step for file in files for step in _steps(file)), default=-1)
 
 
