@@ -5,6 +5,7 @@
 configuration     every table, name and key of an experiment
 commands          the help of every command
 modules PACKAGE   the API of every module of a package
+sources PACKAGE   the same, with the source
 example NAME      examples/NAME.py, its comments as text
 """
 
@@ -70,6 +71,11 @@ def modules(package: str) -> str:
     return "\n\n".join(f"::: {package}.{name}" for name in names)
 
 
+def sources(package: str) -> str:
+    """The same with the source, for modules that are to be read."""
+    return re.sub(r"^(:::.*)$", r"\1\n    options: { show_source: true }", modules(package), flags=re.M)
+
+
 def example(name: str) -> str:
     """A script in cells (`# %%`): what is said in comments as text, the rest as code."""
     cells = re.split(r"^# %%.*\n", (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8"), flags=re.M)
@@ -88,6 +94,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "configuration": reference.markdown,
     "commands": commands,
     "modules": modules,
+    "sources": sources,
     "example": example,
 }
 

@@ -1,6 +1,7 @@
 """Runs what a page shows, block by block, in one folder and one namespace: `python -m tests.pages PAGE.md FOLDER`.
 
-Without arguments it takes pages and folders from its input, and runs each in a child that need not import torch again.
+Without arguments it takes pages, or programs, and folders from its input, and runs each in a child that need not import
+torch again.
 
 python    is run; with title="FILE" it is written there and imported
 pycon     is run as a doctest
@@ -22,6 +23,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shlex
 import signal
 import subprocess
@@ -215,7 +217,7 @@ RUN = {"python": _python, "pycon": _pycon, "toml": _toml, "bash": _bash, "consol
 
 
 def serve() -> None:
-    """For every line [page, folder, log] of the input: run it in a child, and say its exit status."""
+    """For every line [page or program, folder, log] of the input: run it in a child, and say its exit status."""
     import offbeat.cli
     import offbeat.experiments.sweep  # noqa: F401 — torch and nearly everything else
 
@@ -230,7 +232,7 @@ def serve() -> None:
             try:
                 signal.alarm(SECONDS)
                 os.chdir(folder)
-                run(page)
+                run(page) if page.suffix == ".md" else runpy.run_path(str(page), run_name="__main__")
                 code = 0
             except BaseException:
                 traceback.print_exc()

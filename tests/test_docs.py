@@ -19,12 +19,13 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from tests.pages import PAGES, ROOT, RUN, SHOWN, Block, blocks
+from tests.pages import PAGES, ROOT, RUN, SHOWN, Block, as_shown, blocks, commands
 
 from offbeat.cli import main
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 README, *DOCS = PAGES
+Runner = Callable[[pathlib.Path, pathlib.Path, pathlib.Path], int]  # of page, folder and log: its exit status
 NEEDS = {  # extras
     "deploy.md": ("flwr",),
     "devices.md": ("flwr",),
@@ -38,8 +39,8 @@ def readme(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def runner() -> Iterator[Callable[[pathlib.Path, pathlib.Path, pathlib.Path], int]]:
-    """Runs pages, each in a process of its own, without a network."""
+def runner() -> Iterator[Runner]:
+    """Runs pages and programs, each in a process of its own, without a network, with warnings as errors."""
     nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     with subprocess.Popen(
         [sys.executable, "-m", "tests.pages"], cwd=ROOT, env=os.environ | nowhere,
@@ -58,15 +59,35 @@ def runner() -> Iterator[Callable[[pathlib.Path, pathlib.Path, pathlib.Path], in
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if any(blocks(page))], ids=lambda page: page.stem)
-def test_what_a_page_shows_is_run(
-    page: pathlib.Path, tmp_path: pathlib.Path, runner: Callable[[pathlib.Path, pathlib.Path, pathlib.Path], int]
-) -> None:
+def test_what_a_page_shows_is_run(page: pathlib.Path, tmp_path: pathlib.Path, runner: Runner) -> None:
     for module in NEEDS.get(page.name, ()):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"needs {module}")
     folder, log = tmp_path / "here", tmp_path / "log"
     folder.mkdir()
     assert runner(page, folder, log) == 0, log.read_text(encoding="utf-8")
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+CONSOLES = [block for block in BLOCKS if "run by" in block.marks]
+PRINTS = {command: (block, expected) for block in CONSOLES for command, expected in commands(block)}
+ENDS = {  # what the figures must say for the text to be right
+    "stragglers": r"FedAvg, waits for 20 .* never .*CA²FL, at every 10th +9\d\.\d% +\d+ \(2/2\)",
+    "own_rule": r"FedBuff +[1-7]\d\.\d%.*MedianBuff +9\d\.\d%",
+    "unavailable": r"FedAvg +0 +0 .*MIFA +9\d +9\d .*MIFA, 4 bit +9\d +9\d ",
+}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_ends_as_it_says(path: pathlib.Path, tmp_path: pathlib.Path, runner: Runner) -> None:
+    folder, log = tmp_path / "here", tmp_path / "log"
+    folder.mkdir()
+    code, output = runner(path, folder, log), log.read_text(encoding="utf-8")
+    assert code == 0, output
+    block, expected = PRINTS[f"python examples/{path.name}"]
+    assert as_shown(block, expected, output), output
+    assert re.search(ENDS[path.stem], output, flags=re.S), output
+    assert not list(folder.iterdir()), "nothing is left behind"
 
 
 def test_every_block_is_run_or_says_why_not() -> None:
@@ -99,14 +120,12 @@ def test_commands_that_are_not_run_could_be(block: Block) -> None:
         command.parse_args(context, rest)
 
 
-def test_the_first_program_learns(tmp_path: pathlib.Path) -> None:
+def test_the_first_program_learns(tmp_path: pathlib.Path, runner: Runner) -> None:
     (program,) = readme("python")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout.split()[0]) > 0.9
+    (tmp_path / "first.py").write_text(program, encoding="utf-8")
+    code, output = runner(tmp_path / "first.py", tmp_path, tmp_path / "log"), (tmp_path / "log").read_text()
+    assert code == 0, output
+    assert float(output.split()[0]) > 0.9
 
 
 def test_the_commands_of_the_readme_work(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
