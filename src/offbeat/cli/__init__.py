@@ -165,7 +165,7 @@ def sweep(
         summaries.setdefault(cell.label, []).append(ended[cell.folder])
         if ended[cell.folder]:
             folders.setdefault(cell.label, []).append(folder / cell.folder)
-    console.print(tables.results(summaries))
+    console.print(tables.fitted(tables.results(summaries), console))
     if folders:
         target = next((s["target"] for group in summaries.values() for s in group if s), None)
         plots.accuracy(folders, target=target).savefig(folder / "accuracy.png")
@@ -275,5 +275,5 @@ def _conclude(console: Console, result: Any, label: str, track: Sequence[str], q
         click.echo(f"interrupted at round {result.summary['rounds']}; go on with: offbeat resume {same}", err=True)
         sys.exit(INTERRUPTED)
     if not quiet:
-        console.print(tables.results({label: [result.summary]}))
+        console.print(tables.fitted(tables.results({label: [result.summary]}), console))
         click.echo(f"run  {result.folder}")

@@ -228,5 +228,5 @@ def _conclude(console: Console, folder: pathlib.Path, label: str, quiet: bool) -
     from offbeat.report import tables
 
     if not quiet:
-        console.print(tables.results({label: [read_json(folder / "summary.json")]}))
+        console.print(tables.fitted(tables.results({label: [read_json(folder / "summary.json")]}), console))
         click.echo(f"run  {folder}")

@@ -62,7 +62,8 @@ def compare(folders: Sequence[pathlib.Path], target: float | None) -> None:
     from offbeat.report import read, tables
 
     records = read.records(_there(folders))
-    Console().print(tables.compared(records, target / 100 if target is not None else None))
+    console = Console()
+    console.print(tables.fitted(tables.compared(records, target / 100 if target is not None else None), console))
 
 
 @click.command()

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from offbeat.report.read import Record
-
-MEASURES = ("version", "virtual_seconds", "bytes_up")
 
 
 def spread(values: Sequence[float], form: str = "{:.1f}", scale: float = 1.0) -> str:
@@ -31,6 +31,21 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
+LABEL = 8  # columns of a terminal that a name has at least
+
+
+def fitted(table: Table, console: Console) -> Table:
+    """Without its last columns, where the terminal is too narrow for all of them."""
+    whole = len(table.columns)
+    widths = [max(map(cell_len, map(str, (column.header, *column.cells)))) for column in table.columns[1:]]
+    while len(widths) > 1 and LABEL + 2 + sum(3 + width for width in widths) > console.width:
+        widths.pop()
+        table.columns.pop()
+    if left := whole - len(table.columns):
+        table.caption = f"{table.caption}; {left} more {'column' if left == 1 else 'columns'} in a wider terminal"
+    return table
+
+
 def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     """One row a label; several summaries under one label are seeds of the same experiment."""
     targets = {s["target"] for group in summaries.values() for s in group if s}
@@ -38,7 +53,7 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     seeds = max(len(group) for group in summaries.values())
     caption = "accuracy: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
-    table.add_column("", style="bold", overflow="fold")
+    table.add_column("", style="bold", overflow="fold", min_width=LABEL)
     real = all(s.get("real") for group in summaries.values() for s in group)
     timed = f"s to {100 * target:g} %" if target else "s" if real else "virtual s"
     columns = ("acc %", timed, "rounds", "up", "τ mean/max")
@@ -69,37 +84,39 @@ def compared(records: Sequence[Record], target: float | None = None) -> Table:
     """
     own = {record.config.get("evaluation", {}).get("target") for record in records if record.metrics}
     target = own.pop() if target is None and len(own) == 1 else target
-    words = "accuracy: of the last evaluation, mean ± standard deviation over the seeds"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=words, caption_justify="left", caption_style="dim")
-    table.add_column("", style="bold", overflow="fold")
-    to = f" to {100 * target:g} %" if target is not None else ""
-    for name in ("seeds", "state", "acc %", "best %", f"rounds{to}", f"s{to}", f"up{to}"):
-        table.add_column(name, justify="right", no_wrap=name != "state")
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.label, []).append(record)
+    seeds = max(len(group) for group in groups.values())
+    words = ["accuracy of the last evaluation" + (f", ± over {seeds} seeds" if seeds > 1 else "")]
+    if target is not None:
+        words.append(f"rounds, seconds and bytes up: to {100 * target:g} %")
+    caption = "; ".join(words)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
+    table.add_column("", style="bold", overflow="fold", min_width=LABEL)
+    for name in ("acc %", "rounds", "s", "up"):
+        table.add_column(name, justify="right", no_wrap=True)
     for label, group in groups.items():
-        states = ", ".join(sorted({record.state for record in group}))
         some = [record.metrics for record in group if record.metrics]
-        if not some:
-            table.add_row(escape(label), str(len(group)), states)
-            continue
-        ends = [lines[-1] for lines in some]
-        if target is not None:
-            first = [next((line for line in lines if line["accuracy"] >= target), None) for lines in some]
-            ends = [line for line in first if line is not None]
-        share = f" ({len(ends)}/{len(some)})" if len(ends) < len(some) else ""
-        mean = {name: statistics.fmean(line[name] for line in ends) if ends else 0.0 for name in MEASURES}
-        cells = [f"{mean['version']:,.0f}{share}", f"{mean['virtual_seconds']:,.0f}", size(mean["bytes_up"])]
-        table.add_row(
-            escape(label),
-            str(len(group)),
-            states,
-            spread([lines[-1]["accuracy"] for lines in some], scale=100),
-            spread([max(line["accuracy"] for line in lines) for lines in some], scale=100),
-            *(cells if ends else ["never"] * 3),
-        )
+        states = sorted({record.state for record in group} - {"finished"})
+        name = escape(f"{label} ({', '.join(states)})" if states else label)
+        if some:
+            accuracy = spread([lines[-1]["accuracy"] for lines in some], scale=100)
+            table.add_row(name, accuracy, *_until(some, target))
+        else:
+            table.add_row(name)
     return table
+
+
+def _until(runs: Sequence[Sequence[Mapping[str, Any]]], target: float | None) -> list[str]:
+    """Rounds, seconds and bytes to the target, in the mean of the runs that reach it; without one, to the end."""
+    reached = [next((line for line in lines if target is None or line["accuracy"] >= target), None) for lines in runs]
+    ends = [lines[-1] for lines in runs] if target is None else [line for line in reached if line is not None]
+    if not ends:
+        return ["never"]
+    share = f" ({len(ends)}/{len(runs)})" if len(ends) < len(runs) else ""
+    mean = {name: statistics.fmean(line[name] for line in ends) for name in ("version", "virtual_seconds", "bytes_up")}
+    return [f"{mean['version']:,.0f}{share}", f"{mean['virtual_seconds']:,.0f}", size(mean["bytes_up"])]
 
 
 def _time(group: Sequence[Mapping[str, Any]], target: float | None) -> str:

@@ -1,0 +1,104 @@
+"""`offbeat report` and `offbeat compare` as people type them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from click.testing import CliRunner, Result
+
+from offbeat.cli import main
+
+
+def offbeat(*words: object, columns: int = 100) -> Result:
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(main, [str(word) for word in words])
+
+
+def test_a_report_and_its_pictures(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    made = offbeat(
+        "report", runs / "sweep", runs / "cafga", "--html", tmp_path / "a.html", "--png", tmp_path / "pictures"
+    )
+    assert made.exit_code == 0, made.output
+    assert "<title>5 runs</title>" in (tmp_path / "a.html").read_text()
+    names = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert {
+        "accuracy-virtual_seconds.svg",
+        "accuracy-bytes_up.png",
+        "CA2FL-seed1-ages.png",
+        "cafga-seed0-network.svg",
+    } <= names
+
+
+def test_pictures_alone(runs: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert offbeat("report", runs / "lossy", "--png", "pictures").exit_code == 0
+    assert not pathlib.Path("report.html").exists()
+    assert offbeat("report", runs / "lossy").exit_code == 0
+    assert "<title>lossy</title>" in pathlib.Path("report.html").read_text()
+
+
+def test_what_is_broken_is_said_beside_the_report(mixed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    made = offbeat("report", mixed, "--html", tmp_path / "a.html", "--png", tmp_path / "p")
+    assert made.exit_code == 0, made.output
+    told = [line for line in made.output.splitlines() if line.startswith("broken")]
+    assert {pathlib.Path(line.split()[1].rstrip(":")).name for line in told} == {"cut", "garbled", "nameless"}
+    assert not any(".." in path.name or "/" in path.name for path in (tmp_path / "p").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("report", "nowhere"), "nowhere is no folder"),
+        (("compare", "."), "there is no run in the given folders"),
+        (("serve", "nowhere"), "nowhere is no folder"),
+    ],
+)
+def test_mistakes_get_one_line(
+    words: tuple[str, ...], message: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = offbeat(*words)
+    assert (told.exit_code, told.output) == (2, f"offbeat: {message}\n")
+
+
+def test_a_report_that_cannot_be_written(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    told = offbeat("report", runs / "lossy", "--html", tmp_path / "no" / "a.html")
+    assert told.exit_code == 2
+    assert "cannot write the report" in told.output
+
+
+def test_runs_side_by_side(runs: pathlib.Path) -> None:
+    table = offbeat("compare", runs / "sweep").output
+    for kind in ("fedbuff", "ca2fl"):
+        metrics = [
+            [
+                json.loads(line)
+                for line in (runs / "sweep" / kind / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()
+            ]
+            for seed in (0, 1)
+        ]
+        row = next(line for line in table.splitlines() if line.strip().startswith(kind.upper()))
+        mean = 50 * sum(lines[-1]["accuracy"] for lines in metrics)
+        first = [next(line for line in lines if line["accuracy"] >= 0.3) for lines in metrics]
+        assert f"{mean:.1f} ±" in row
+        assert f" {sum(line['version'] for line in first) / 2:,.0f} " in row
+    words = " ".join(table.split())
+    assert "± over 2 seeds" in words
+    assert "to 30 %" in words
+
+
+def test_a_target_that_is_never_reached_and_runs_that_are_not_whole(mixed: pathlib.Path) -> None:
+    table = offbeat("compare", mixed, "--target", "100").output
+    assert "never" in table
+    assert "broken" in table
+    assert "killed" in table
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60])
+def test_a_narrow_terminal_has_fewer_columns_and_all_names(runs: pathlib.Path, columns: int) -> None:
+    table = offbeat("compare", runs, columns=columns).output
+    assert all(len(line.rstrip()) <= columns for line in table.splitlines())
+    assert "…" not in table
+    assert all(name in table for name in ("FEDBUFF", "CA2FL", "cafga", "fedluck"))
+    assert ("in a wider terminal" in " ".join(table.split())) == (columns < 50)
