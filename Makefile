@@ -1,4 +1,5 @@
-# `make run` compares asynchronous rules, `make test` runs every check, `make docs` builds the site; all set up .venv first.
+# `make run` compares asynchronous rules, `make test` runs every check, `make docs` builds the site.
+# All of them set up .venv first.
 
 PYTHON ?= python3
 VENV := .venv

@@ -102,8 +102,8 @@ MAKERS: dict[str, Callable[..., str]] = {
 class House(griffe.Extension):
     """What mkdocstrings has to know of this house.
 
-    Docstrings may have tables in plain columns.  What has no docstring is not shown where it says nothing new: a method
-    that is its base class's, done, and an attribute.
+    Docstrings may have tables in plain columns, and the fields of a record have comments behind them instead.  What has
+    neither is not shown where it says nothing new: a method that is its base class's, done, and an attribute.
     """
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
@@ -120,10 +120,19 @@ class House(griffe.Extension):
 
     def _tidy(self, cls: griffe.Class) -> None:
         inherited = {name for base in cls.mro() for name in base.members}
+        fields = any(str(decorator.value) == "record" for decorator in cls.decorators)  # no signature shows them
         for name, member in cls.members.items():
-            known = name in inherited or member.is_attribute
+            if isinstance(member, griffe.Attribute) and not member.docstring and (said := _comment(member)):
+                member.docstring = griffe.Docstring(said, parent=member)
+            known = name in inherited or (member.is_attribute and not fields)
             if not member.is_alias and known and not member.docstring:
                 member.public = False
+
+
+def _comment(member: griffe.Attribute) -> str:
+    """What stands behind a field, in its line."""
+    found = re.search(r"  # (?!type:|noqa|fmt:)(.+)$", member.source)
+    return f"{found[1][0].upper()}{found[1][1:]}." if found else ""
 
 
 def _modules(module: griffe.Module) -> Iterator[griffe.Module]:
