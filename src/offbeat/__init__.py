@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from offbeat.engine import Anarchic as Anarchic
     from offbeat.engine import Available as Available
     from offbeat.engine import Buffered as Buffered
+    from offbeat.engine import Gate as Gate
     from offbeat.engine import KeepBusy as KeepBusy
     from offbeat.engine import PerArrival as PerArrival
     from offbeat.engine import Periodic as Periodic
@@ -89,7 +90,7 @@ _ROOMS = {
     "offbeat.clients": "SGD ClientRule Dyn Prox Scaffold",
     "offbeat.compression": "Compression",
     "offbeat.data": "IID ByOwner Classes CropFlip Dataset Dirichlet Quantity from_arrays from_datasets",
-    "offbeat.engine": "Anarchic Available Buffered KeepBusy PerArrival Periodic Rounds",
+    "offbeat.engine": "Anarchic Available Buffered Gate KeepBusy PerArrival Periodic Rounds",
     "offbeat.experiments.api": "execute resume run",
     "offbeat.experiments.experiment": "Evaluation Experiment",
     "offbeat.experiments.run": "Result",

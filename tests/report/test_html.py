@@ -37,6 +37,7 @@ def test_figures_are_those_of_the_folders(runs: pathlib.Path) -> None:
         assert sum(detail["staleness"]["count"]) == record.summary["updates"]
         assert detail["lost"] == record.summary["lost"] + record.summary["late"]
         assert detail["trips"] == len(record.log())
+        assert sum(detail["refused"].values()) == detail["lost"]
         assert detail["config"] == (record.path / "config.toml").read_text()
         assert ("ages" in detail) == ("memory" in record.config["algorithm"])
         assert np.sum(detail["partition"]["counts"]) == sum(record.setting["sizes"])

@@ -77,6 +77,8 @@ class TopK(Codec):
             index = np.flatnonzero(np.unpackbits(np.frombuffer(where, np.uint8), count=layout.dim))
         else:
             index = np.frombuffer(where, np.int32).astype(np.int64)
+        if len(index) != k or (k and (index[0] < 0 or index[-1] >= layout.dim or np.any(np.diff(index) <= 0))):
+            raise ValueError(f"the positions of {k} of {layout.dim} entries make no sense")
         values = np.frombuffer(payload, np.float32, k, _HEADER.size + length)
         x = np.zeros(layout.dim, dtype=np.float32)
         x[index] = values

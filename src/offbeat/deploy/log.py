@@ -63,7 +63,8 @@ class TripLog:
                  "sha256": digest, "at": at}
             )  # fmt: skip
         elif isinstance(event, Lost):
-            self._write({"lost": event.job.id, "reason": event.reason, "at": at})
+            unreadable = {"unreadable": True} if event.unreadable else {}
+            self._write({"lost": event.job.id, "reason": event.reason, "at": at, **unreadable})
         else:
             assert isinstance(event, Tick)
             self._write({"tick": event.client, "at": at})

@@ -24,6 +24,8 @@ class Ended(Exception):  # noqa: N818 — no error
 class Replayed:
     """A transport that reports what a log says, and insists that the loop sends what it sent then."""
 
+    doubtful = True
+
     def __init__(self, folder: pathlib.Path, dialect: Dialect, nodes: Nodes) -> None:
         self.folder, self.dialect, self.nodes = folder, dialect, nodes
         self.lines = list(log.read(folder))
@@ -56,7 +58,7 @@ class Replayed:
             return Tick(line["tick"])
         if "lost" in line:
             job, sent = self._out.pop(line["lost"])
-            return Lost(job, sent, line["reason"])
+            return Lost(job, sent, line["reason"], line.get("unreadable", False))
         job, sent = self._out.pop(line["arrived"])
         self.updates += 1
         update = self.dialect.read(job, log.payload(self.folder, line))

@@ -24,7 +24,7 @@ from offbeat.deploy.nodes import Nodes, real_world
 from offbeat.deploy.replay import Replayed, turned
 from offbeat.deploy.transport import Flower, check_rule
 from offbeat.deploy.wire import Named, metrics
-from offbeat.engine import DISPATCHES, Arrival, Dispatch, Loop, Outcome, Terms
+from offbeat.engine import DISPATCHES, Arrival, Dispatch, Gate, Loop, Outcome, Terms
 from offbeat.errors import ConfigError, RunFolderError
 from offbeat.experiments import checkpoint
 
@@ -46,6 +46,7 @@ class AsyncStrategy:
     evaluate_every   versions between two tests by `evaluate_fn` and on clients; the last version is always tested
     evaluate_clients on how many clients a version is tested; none when 0.  Training goes on meanwhile
     compression      how offbeat's own clients code their updates
+    gate             bounds for what is let in, such as `Gate(max_norm=10.0)`; what makes no sense never is
     folder           where checkpoints and the log go; a run that was killed goes on from there when it is started again
     """
 
@@ -61,6 +62,7 @@ class AsyncStrategy:
         evaluate_every: int = 1,
         evaluate_clients: int = 0,
         compression: Compression | None = None,
+        gate: Gate | None = None,
         folder: str | os.PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
@@ -77,7 +79,7 @@ class AsyncStrategy:
         busy: int = getattr(self.dispatch, "concurrency", 2)
         self.min_nodes = min_nodes or min(2, busy)
         self.evaluate_every, self.evaluate_clients = evaluate_every, evaluate_clients
-        self.compression = compression or Compression()
+        self.compression, self.gate = compression or Compression(), gate or Gate()
         self.folder = pathlib.Path(folder) if folder is not None else None
 
     def start(
@@ -118,7 +120,10 @@ class AsyncStrategy:
         algorithm, dispatch = copy.deepcopy(self.algorithm), copy.deepcopy(self.dispatch)
         half = Statistics(wire.b) if wire.b is not None else None
         world = real_world(nodes)
-        loop = Loop(algorithm, dispatch, world, transport, nodes.clients, lambda _: Terms(0), self.seed, half)
+        beside = {BUFFERS: wire.b.numel()} if wire.b is not None else {}
+        loop = Loop(
+            algorithm, dispatch, world, transport, nodes.clients, lambda _: Terms(0), self.seed, half, self.gate, beside
+        )
         algorithm.start(wire.x, nodes.clients, self.seed)
         if half is not None:
             half.start(wire.x, nodes.clients)

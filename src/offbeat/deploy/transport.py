@@ -248,12 +248,12 @@ class Flower(Carrier):
         try:
             update, payload = self.dialect.understand(flight.job, reply.content)
         except WireError as error:
-            return self._lost(identity, str(error)), b""
+            return self._lost(identity, str(error), unreadable=True), b""
         del self.flights[identity]
         self.numbers = metrics(reply.content)
         return Arrival(flight.job, update, flight.sent), payload
 
-    def _lost(self, identity: str, reason: str) -> Event:
+    def _lost(self, identity: str, reason: str, unreadable: bool = False) -> Event:
         flight = self.flights.pop(identity)
         self.puller.forget(identity)
         node = self.nodes.node_of(flight.client)
@@ -262,7 +262,7 @@ class Flower(Carrier):
             self._release(flight)
             flight.answered(None)
             return Tick()
-        return Lost(flight.job, flight.sent, reason)
+        return Lost(flight.job, flight.sent, reason, unreadable)
 
     def _release(self, flight: Flight) -> None:
         self.nodes.reserved -= {flight.client}

@@ -28,6 +28,7 @@ from offbeat.vector import Layout
 
 MODEL, JOB, UPDATE = "offbeat.model", "offbeat.job", "offbeat.update"
 ASKED = "offbeat-job"  # number, version and seed of a job, in the config of a message to any app
+HEAD = 1 << 16  # bytes of a head, at most
 KEPT = 4  # versions whose coded model is kept
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # how torch names them
 
@@ -49,12 +50,16 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The inverse."""
     try:
         (length,) = struct.unpack_from("<I", payload)
+        if length > HEAD:
+            raise ValueError(f"a head of {length} bytes")
         head: dict[str, Any] = json.loads(payload[4 : 4 + length])
         place, parts = 4 + length, {}
         for name, size in head.pop("parts").items():
+            if size < 0:
+                raise ValueError(f"a part of {size} bytes")
             parts[name] = payload[place : place + size]
             place += size
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WireError(f"not a payload of offbeat: {error}") from error
     if place != len(payload):
         raise WireError(f"a payload of {len(payload)} bytes, {place} expected")
@@ -71,20 +76,19 @@ def encode_update(update: Update, codec: Codec, layout: Layout, job: Job) -> byt
 
 
 def decode_update(payload: bytes, codec: Codec, layout: Layout, job: Job) -> Update:
-    """The update of a job, as the server sees it."""
+    """The update of a job as its client describes it; whether it may be used is the gate's to say."""
     head, parts = unpack(payload)
-    if head.get("job") != job.id or head.get("version") != job.version:
-        raise WireError(f"answers job {head.get('job')} from version {head.get('version')}, not {job.id}")
     try:
-        delta = (Raw() if head.get("raw") else codec).decode(parts.pop("delta"), layout).to(job.x.device)
+        codec, body = Raw() if head.get("raw") else codec, parts.pop("delta")
+        if len(body) != (expected := codec.size(layout, job.compression_rate)):  # also what would decode to too much
+            raise ValueError(f"Δ in {len(body)} bytes, {expected} expected")
+        delta = codec.decode(body, layout).to(job.x.device)
         extra = {name: _vector(body).to(job.x.device) for name, body in parts.items()}
-        steps, examples = int(head["steps"]), int(head["examples"])
-    except (KeyError, ValueError, TypeError, RuntimeError, struct.error) as error:
-        raise WireError(f"the update cannot be decoded: {error}") from error
-    if delta.shape != job.x.shape or not bool(torch.isfinite(delta.sum())):
-        raise WireError("Δ has another size than x" if delta.shape != job.x.shape else "Δ is not finite")
+        number, version, steps, examples = (int(head[name]) for name in ("job", "version", "steps", "examples"))
+    except Exception as error:  # what a client sends may be anything
+        raise WireError(f"the update cannot be decoded: {error!r}") from error
     return Update(
-        job=job.id, client=job.client, version=job.version, delta=delta, steps=steps,
+        job=number, client=job.client, version=version, delta=delta, steps=steps,
         examples=examples, wire_bytes=len(payload), extra=extra,
     )  # fmt: skip
 
@@ -124,7 +128,9 @@ class Dialect(ABC):
         try:
             payload, size = self.payload(job, reply)
             return dataclasses.replace(self.read(job, payload), wire_bytes=size), payload
-        except (ValueError, KeyError, TypeError) as error:  # what a client sends may be anything
+        except WireError:
+            raise
+        except Exception as error:  # what a client sends may be anything
             raise WireError(f"the reply makes no sense: {error!r}") from error
 
     def read(self, job: Job, payload: bytes) -> Update:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from offbeat.engine.gate import Reason
 from offbeat.messages import Job, Update, record
 
 
@@ -24,6 +25,7 @@ class Lost:
     job: Job
     sent: float
     reason: str = ""  # as far as it is known
+    unreadable: bool = False  # something came, and could not be decoded
 
 
 @record
@@ -38,6 +40,9 @@ Event = Arrival | Lost | Tick
 
 class Transport(Protocol):
     """Carries jobs out and updates back: simulated (it moves a virtual clock) or real (it waits)."""
+
+    doubtful: bool = True
+    """Whether the numbers of updates may be anything: they come from others."""
 
     @property
     def now(self) -> float: ...
@@ -60,3 +65,4 @@ class Outcome:
     staleness: int  # of an arrival
     aggregated: bool  # an arrival that the algorithm took in; a late one in synchronous rounds is not
     stepped: bool  # a new version was made
+    refused: Reason | None = None  # why what came was not let in

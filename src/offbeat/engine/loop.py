@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from offbeat.algorithms import Algorithm
 from offbeat.clients import ServerHalf
 from offbeat.engine.dispatch import Anarchic, Dispatch
 from offbeat.engine.events import Arrival, Outcome, Tick, Transport
+from offbeat.engine.gate import Gate
 from offbeat.engine.pool import Pool
 from offbeat.messages import Job, record
 from offbeat.seeds import key, onward
@@ -40,16 +41,20 @@ class Loop:
         terms: Callable[[int], Terms],
         seed: int,
         half: ServerHalf | None = None,
+        gate: Gate | None = None,
+        beside: Mapping[str, int] | None = None,
         outgoing: Callable[[Tensor, int], Tensor] = lambda x, version: x,
     ) -> None:
         self.algorithm, self.dispatch, self.world, self.transport = algorithm, dispatch, world, transport
         self.terms = terms  # for each client
         self.half = half  # the server's half of what clients send beside Δ
+        self.gate, self.beside = gate or Gate(), beside or {}  # sizes of what comes beside Δ
         self.outgoing = outgoing  # x as it goes out
         self.seed = seed
         self._job_key = key(seed, "job")
         self.pool = Pool(clients, seed)
         self.jobs = 0  # ever sent
+        self.out: set[int] = set()  # that are waited for
         self.asleep_until = 0.0  # nobody but a client that comes free need be looked at before
         self.models: deque[tuple[int, Tensor]] = deque(maxlen=getattr(dispatch, "last_models", 1))
 
@@ -65,17 +70,27 @@ class Loop:
         """Handle one event."""
         algorithm, dispatch, transport = self.algorithm, self.dispatch, self.transport
         event, now = transport.receive(), transport.now
-        freed, staleness, aggregated = None, 0, False
+        freed, staleness, aggregated, refused = None, 0, False, None
         if not isinstance(event, Tick):
             job, freed = event.job, event.job.client
+            if job.id not in self.out:
+                return Outcome(now, event, 0, False, False, "unasked")
+            self.out.remove(job.id)
             self.pool.release(freed)
             if isinstance(event, Arrival):
-                staleness, aggregated = algorithm.tau(job), dispatch.accepts(job)
-                if aggregated:
-                    algorithm.receive(job, event.update)
-                if self.half is not None:  # what a client has changed at its end holds also when it is late
-                    self.half.receive(event.update)
-            dispatch.freed(job, isinstance(event, Arrival))
+                staleness = algorithm.tau(job)
+                update = self.gate.examine(job, event.update, staleness, self.beside, transport.doubtful)
+                if isinstance(update, str):
+                    refused = update
+                else:
+                    aggregated = dispatch.accepts(job)
+                    if aggregated:
+                        algorithm.receive(job, update)
+                    if self.half is not None:  # what a client has changed at its end holds also when it is late
+                        self.half.receive(update)
+            elif event.unreadable:
+                refused = "unreadable"
+            dispatch.freed(job, isinstance(event, Arrival) and refused is None)
             if dispatch.anarchic:
                 self._idle(freed)
         stepped = dispatch.due(now)
@@ -88,7 +103,7 @@ class Loop:
         if isinstance(event, Tick) and event.client is not None:
             self._join(event.client)
         self._send(freed)
-        return Outcome(now, event, staleness, aggregated, stepped)
+        return Outcome(now, event, staleness, aggregated, stepped, refused)
 
     def _remember(self) -> None:
         """Keep the new version for those that will start from it."""
@@ -122,7 +137,9 @@ class Loop:
 
     def _dispatch(self, clients: Sequence[int]) -> None:
         first = self.jobs + 1
-        self.transport.send(self._jobs(clients))
+        jobs = self._jobs(clients)
+        self.out.update(range(first, self.jobs + 1))
+        self.transport.send(jobs)
         self.dispatch.sent(len(clients), first, self.transport.now)
 
     def _idle(self, client: int) -> None:
@@ -162,6 +179,7 @@ class Loop:
             "pool": self.pool.state_dict(),
             "half": self.half.state_dict() if self.half is not None else None,
             "jobs": self.jobs,
+            "out": sorted(self.out),
             "asleep_until": self.asleep_until,
             "models": list(self.models),
         }
@@ -175,4 +193,5 @@ class Loop:
         if self.half is not None:
             self.half.load_state_dict(state["half"])
         self.jobs, self.asleep_until = state["jobs"], state["asleep_until"]
+        self.out = set(state["out"])
         self.models.extend(state["models"])

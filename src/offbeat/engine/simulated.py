@@ -42,6 +42,8 @@ class Simulated:
     Python's garbage collector, which costs more than the bookkeeping.
     """
 
+    doubtful = False  # an executor has looked at what it has trained
+
     def __init__(self, world: World, trainer: Trainer, seed: int) -> None:
         self.world, self.trainer, self.seed = world, trainer, seed
         self.now = 0.0

@@ -29,7 +29,7 @@ from offbeat.algorithms import (
 from offbeat.clients import CLIENTS, ClientRule
 from offbeat.compression import CODECS, Codec, Compression
 from offbeat.data import AUGMENTS, DATASETS, PARTITIONS, Augment, Partition, Source
-from offbeat.engine import DISPATCHES, Dispatch
+from offbeat.engine import DISPATCHES, Dispatch, Gate
 from offbeat.errors import ConfigError, nearest
 from offbeat.experiments.experiment import Data, Evaluation, Experiment
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource, name_of, resolve
@@ -111,6 +111,7 @@ def parse(table: Table) -> Experiment:
     values["data"] = _data(table.get("data", {}))
     values["world"] = _plain(World, table.get("world", {}), "world")
     values["compression"] = _plain(Compression, table.get("compression", {}), "compression")
+    values["gate"] = _plain(Gate, table.get("gate", {}), "gate")
     values["evaluation"] = _plain(Evaluation, table.get("evaluation", {}), "evaluation")
     return cast("Experiment", _make(Experiment, values, ""))
 

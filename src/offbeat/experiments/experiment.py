@@ -28,6 +28,7 @@ from offbeat.engine import (
     Dispatch,
     Evaluator,
     Executor,
+    Gate,
     Periodic,
     Terms,
     Work,
@@ -137,6 +138,8 @@ class Experiment(Options):
     """What travels."""
     world: World = field(default_factory=World)
     """How long trips take, who is awake, what is lost."""
+    gate: Gate = field(default_factory=Gate)
+    """What an update must be like to be let in."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     """When x is tested."""
     rounds: Count = 100

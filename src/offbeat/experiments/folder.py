@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from numpy.lib import format as npy
 
+from offbeat.engine.gate import REASONS
 from offbeat.errors import RunFolderError
 from offbeat.version import __version__
 
@@ -43,7 +44,7 @@ UPDATE = np.dtype(
         ("status", "u1"),  # see STATUS
     ]
 )
-STATUS = ("aggregated", "lost", "late")
+STATUS = ("aggregated", "lost", "late", *REASONS)
 SWEEP = "sweep.json"  # in the folder of a sweep: its runs
 SETTING = "setting.json"  # what a report needs beside the config: who has what, who talks to whom
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from offbeat.clients import BUFFERS
 from offbeat.engine import Loop, Terms, Transport
 from offbeat.experiments.experiment import Assembly
 from offbeat.memory import Disk
@@ -62,9 +63,11 @@ class Reality:
         if isinstance(memory, Disk) and not memory.directory and place is not None:
             memory.directory = str(place / MEMORY)  # where a resumed run finds it again
         clients, x, half = work.data.clients, work.layout.read(work.module), work.server_half()
+        beside = dict.fromkeys(work.rule.sends, x.numel()) | ({BUFFERS: work.buffers.dim} if work.buffers.names else {})
         loop = Loop(
-            algorithm, dispatch, self.world, transport, clients, self.terms, experiment.seed, half, self.outgoing
-        )
+            algorithm, dispatch, self.world, transport, clients, self.terms, experiment.seed, half, experiment.gate,
+            beside, self.outgoing,
+        )  # fmt: skip
         algorithm.start(x, clients, experiment.seed, assembly.world.availability.probability_of)
         if half is not None:
             half.start(x, clients)

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -45,6 +45,7 @@ class Tally:
     updates: int = 0  # aggregated
     lost: int = 0
     late: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # by the gate, for each reason
     client_steps: int = 0
     bytes_up: int = 0
     staleness_sum: int = 0
@@ -57,7 +58,9 @@ class Tally:
     def count(self, outcome: Outcome) -> None:
         self.virtual_seconds = outcome.now
         self.version += outcome.stepped
-        if isinstance(outcome.event, Lost):
+        if outcome.refused is not None:
+            self.refused[outcome.refused] = self.refused.get(outcome.refused, 0) + 1
+        elif isinstance(outcome.event, Lost):
             self.lost += 1
         elif isinstance(outcome.event, Arrival):
             self.client_steps += outcome.event.update.steps
@@ -163,11 +166,12 @@ class Run:
     def _turn(self) -> bool:
         """One turn of the loop; True when there is a new version."""
         outcome = self.loop.turn()
-        self._fruitless = 0 if isinstance(outcome.event, Arrival) else self._fruitless + 1
+        came = isinstance(outcome.event, Arrival) and outcome.refused is None
+        self._fruitless = 0 if came else self._fruitless + 1
         if self._fruitless > FRUITLESS and not self.careful:
             raise ConfigError(
-                f"{FRUITLESS:,} trips were given up or waited for in a row without an update; "
-                "see world.trip_timeout, world.loss and world.availability",
+                f"{FRUITLESS:,} trips were given up, waited for or refused in a row without an update; "
+                "see world.trip_timeout, world.loss, world.availability and gate",
                 key="world",
             )
         self.tally.count(outcome)
@@ -301,6 +305,7 @@ class Run:
             "updates": tally.updates,
             "lost": tally.lost,
             "late": tally.late,
+            "refused": dict(sorted(tally.refused.items())),
             "virtual_seconds": tally.virtual_seconds,
             "real": self.careful,  # clients, and seconds
             "wall_seconds": wall,
@@ -410,7 +415,7 @@ def _row(outcome: Outcome) -> tuple[Any, ...]:
     assert isinstance(event, (Arrival, Lost))
     job = event.job
     if isinstance(event, Lost):
-        return event.sent, now, job.client, job.version, 0, job.steps, 0, STATUS.index("lost")
-    status = STATUS.index("aggregated" if outcome.aggregated else "late")
+        return event.sent, now, job.client, job.version, 0, job.steps, 0, STATUS.index(outcome.refused or "lost")
+    status = STATUS.index(outcome.refused or ("aggregated" if outcome.aggregated else "late"))
     update = event.update
     return event.sent, now, job.client, job.version, outcome.staleness, update.steps, update.wire_bytes, status

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.algorithms.fedluck import phi
+from offbeat.experiments.folder import STATUS
 from offbeat.report import series
 from offbeat.report.read import Log, Record, lost
 
@@ -72,6 +73,7 @@ def _of_log(log: Log, record: Record) -> dict[str, Any]:
         "clients": clients,
         "trips": len(log),
         "lost": int(lost(log).sum()),
+        "refused": _refused(log),
         "staleness": _columns(("tau", "count"), series.staleness(log)),
         "staleness_over_time": _columns(("time", "mean", "most"), series.staleness_over_time(log)),
         "concurrency": _columns(("time", "busy"), series.concurrency(log)),
@@ -91,6 +93,12 @@ def _of_log(log: Log, record: Record) -> dict[str, Any]:
         ages = series.ages(log, clients)
         found["ages"] = _columns(("version", "mean", "most", "heard"), (ages.version, ages.mean, ages.most, ages.heard))
     return found
+
+
+def _refused(log: Log) -> dict[str, int]:
+    """How many trips came to nothing for which reason."""
+    counts = np.bincount(log["status"], minlength=len(STATUS))[: len(STATUS)]
+    return {name: int(count) for name, count in zip(STATUS, counts, strict=True) if count and name != "aggregated"}
 
 
 def _sizes(record: Record) -> Any:

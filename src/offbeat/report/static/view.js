@@ -124,7 +124,8 @@ const view = (() => {
       const made = [];
       if (d.trips) {
         const part = d.timeline.clients.length < d.clients ? `${d.timeline.clients.length} of ${number(d.clients)} clients` : `${d.clients} clients`;
-        made.push(figure("Staleness", `${number(d.trips - d.lost)} updates; ${number(d.lost)} trips came to nothing`, () => charts.histogram(d.staleness)));
+        const nothing = Object.entries(d.refused).map(([reason, n]) => `${number(n)} ${reason}`).join(", ");
+        made.push(figure("Staleness", `${number(d.trips - d.lost)} updates; ${number(d.lost)} trips came to nothing${nothing ? `: ${nothing}` : ""}`, () => charts.histogram(d.staleness)));
         made.push(figure("Staleness over time", "", () => charts.overTime(d.staleness_over_time)));
         made.push(figure("At work and waiting", "Trips that were still under way at the end are not counted.", () => charts.busy(d)));
         made.push(figure("Who took part", "A client on the dashed line has as large a part in the updates as in the data.", () => charts.participation(d.participation)));
