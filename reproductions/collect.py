@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterable
 from typing import Any
 
-from offbeat.report.plots import metrics
+from offbeat.report.read import metrics
 
 HERE = pathlib.Path(__file__).parent
 FIGURES = ("accuracy", "accuracy_last10", "best_accuracy", "virtual_seconds", "bytes_up", "staleness_mean",

@@ -21,7 +21,7 @@ import httpx
 
 from offbeat.live import app as live
 from offbeat.live.app import application
-from offbeat.live.watch import Watched
+from offbeat.live.watch import Change, Watched
 
 
 class Client:
@@ -59,20 +59,28 @@ def test_runs_are_listed_with_what_is_wrong(client: Client) -> None:
     assert "no evaluation" in rows["garbled"]["problem"]
 
 
+def name_of(client: Client, folder: str) -> str:
+    return next(row["id"] for row in client.get("/api/runs").json()["runs"] if row["folder"] == folder)  # type: ignore[no-any-return]
+
+
 def test_a_curve_can_be_asked_for_from_some_evaluation_on(client: Client) -> None:
-    whole = client.get("/api/runs/0/curve").json()
-    rest = client.get("/api/runs/0/curve?from=3").json()
+    lossy = name_of(client, "lossy")
+    whole = client.get(f"/api/runs/{lossy}/curve").json()
+    rest = client.get(f"/api/runs/{lossy}/curve?from=3").json()
     assert rest == {name: values[3:] for name, values in whole.items()}
     assert len(whole["accuracy"]) == 7
-    assert client.get("/api/runs/0/curve?from=-1;drop").json() == whole
+    for odd in ("-1;drop", "9" * 5000):
+        assert client.get(f"/api/runs/{lossy}/curve?from={odd}").json() == whole
 
 
 def test_details_and_reports(client: Client) -> None:
-    assert client.get("/api/runs/0/detail").json()["trips"] > 0
-    report = client.get("/report?runs=0,1")
+    lossy, cafga = name_of(client, "lossy"), name_of(client, "cafga")
+    assert client.get(f"/api/runs/{lossy}/detail").json()["trips"] > 0
+    report = client.get(f"/report?runs={lossy},{cafga},{lossy}")
     assert report.status_code == 200
+    assert report.text.count('"evaluations":') == 2
     assert "sha256-" in report.text
-    assert "content-security-policy" not in report.headers  # it brings its own
+    assert report.headers["content-security-policy"] == "frame-ancestors 'none'"  # beside the page's own
 
 
 @pytest.mark.parametrize(
@@ -95,7 +103,8 @@ def test_it_only_reads(client: Client) -> None:
 def test_another_host_s_name_is_refused(client: Client) -> None:
     """A page elsewhere whose name is made to point here must learn nothing."""
     assert client.get("/api/runs", headers={"host": "evil.example"}).status_code == 400
-    assert client.get("/api/runs", headers={"host": "localhost:8000"}).status_code == 200
+    for here in ("localhost:8000", "127.0.0.1", "[::1]:80"):
+        assert client.get("/api/runs", headers={"host": here}).status_code == 200
 
 
 def test_what_the_answers_allow(client: Client) -> None:
@@ -105,7 +114,59 @@ def test_what_the_answers_allow(client: Client) -> None:
     assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_a_run_s_number_stays(mixed: pathlib.Path) -> None:
+def test_one_bad_folder_does_not_take_the_others_down(client: Client, mixed: pathlib.Path) -> None:
+    """Numbers that are none, text that is none, and tables where none belong."""
+    files = {
+        "nan": ("summary.json", '{"accuracy": NaN, "best_accuracy": 1e999, "lost": {"a": [1]}}'),
+        "text": ("status.json", '{"state": "finished", "error": "\\ud800", "deep": [[[[[[[[[[1]]]]]]]]]]}'),
+        "config": ("config.toml", "rounds = nan\nalgorithm = 5\nevaluation = 1979-05-27\nseed = 2"),
+    }
+    for name, (file, text) in files.items():
+        shutil.copytree(mixed / "lossy", mixed / name)
+        (mixed / name / file).write_text(text)
+    rows = client.get("/api/runs").json()["runs"]
+    assert files.keys() <= {row["folder"] for row in rows}
+    for row in rows:
+        assert client.get(f"/api/runs/{row['id']}/curve").status_code == 200
+        assert client.get(f"/api/runs/{row['id']}/detail").status_code == 200
+    assert client.get("/report?runs=" + ",".join(row["id"] for row in rows)).status_code == 200
+
+
+def test_another_run_in_the_same_folder_is_another_run(mixed: pathlib.Path) -> None:
+    watched, again = Watched(mixed), Watched(mixed)
+    watched.look()
+    again.look()
+    assert watched.records.keys() == again.records.keys(), "also for a server that is started again"
+    before = next(name for name, record in watched.records.items() if record.path.name == "lossy")
+    shutil.rmtree(mixed / "lossy")
+    shutil.copytree(mixed / "cafga", mixed / "lossy")
+    (mixed / "lossy" / "config.toml").touch()
+    assert watched.look().other
+    assert before not in watched.records
+
+
+def test_a_look_that_fails_is_not_the_last(mixed: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "SECONDS", 0.02)
+    looks: list[int] = []
+
+    def look(self: Watched) -> Change:
+        looks.append(1)
+        if len(looks) in (2, 3):
+            raise MemoryError
+        return Change([], False)
+
+    monkeypatch.setattr(Watched, "look", look)
+
+    async def wait() -> None:
+        app = application(mixed)
+        async with app.router.lifespan_context(app):
+            while len(looks) < 6:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(wait(), 20))
+
+
+def test_a_run_s_name_stays(mixed: pathlib.Path) -> None:
     watched = Watched(mixed)
     first = watched.look()
     assert first.other

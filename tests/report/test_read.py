@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
+import json
+import os
 import pathlib
+import shutil
 
+import numpy as np
 import pytest
 
 from offbeat.errors import RunFolderError
@@ -56,10 +61,95 @@ def test_a_run_that_says_running_and_is_not_was_killed(mixed: pathlib.Path) -> N
 def test_experiments_of_one_name_are_told_apart(runs: pathlib.Path) -> None:
     records = read.records([runs / "lossy", runs / "sweep" / "fedbuff" / "seed-0", runs / "cafga"])
     assert [record.label for record in records] == ["fedbuff", "FEDBUFF", "cafga"]
-    twice = read.named([read.read(runs / "lossy"), read._with_label(read.read(runs / "cafga"), "fedbuff")])
-    assert [record.label for record in twice] == ["fedbuff (lossy)", "fedbuff (cafga)"]
+    cafga = dataclasses.replace(read.read(runs / "cafga"), label="fedbuff")
+    assert [record.label for record in read.named([read.read(runs / "lossy"), cafga])] == [
+        "fedbuff (lossy)",
+        "fedbuff (cafga)",
+    ]
+
+
+def test_seeds_of_two_sweeps_with_the_same_labels_stay_together(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for name in ("A", "B"):
+        shutil.copytree(runs / "sweep", tmp_path / name)
+        for file in (tmp_path / name).rglob("config.toml"):
+            file.write_text(file.read_text().replace("rounds = 12", f"rounds = {12 if name == 'A' else 13}"))
+    labels = [record.label for record in read.records([tmp_path])]
+    assert labels == [
+        f"{kind.upper()} ({name}/{kind})" for name in ("A", "B") for kind in ("ca2fl", "fedbuff") for _ in (0, 1)
+    ]
 
 
 def test_no_run_at_all(tmp_path: pathlib.Path) -> None:
     with pytest.raises(RunFolderError, match="no run"):
         read.records([tmp_path])
+
+
+def test_nothing_outside_a_folder_is_read(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Links, pipes, devices and folders in the place of files; all of them say so, and none is waited for."""
+    secret = tmp_path / "secret"
+    secret.write_text("do not show\n")
+    for number, name in enumerate(
+        ("config.toml", "status.json", "metrics.jsonl", "summary.json", "updates.npy", "setting.json")
+    ):
+        for kind in ("link", "pipe", "folder"):
+            run = tmp_path / f"{kind}-{number}"
+            shutil.copytree(runs / "lossy", run)
+            (run / name).unlink()
+            (run / ".lock").mkdir()
+            if kind == "link":
+                (run / name).symlink_to(secret)
+            elif kind == "pipe":
+                os.mkfifo(run / name)
+            else:
+                (run / name).mkdir()
+            record = read.read(run)
+            assert record.state == "broken"
+            assert f"{name} cannot be read" in (record.problem or "")
+            assert "do not show" not in repr(record)
+            assert len(record.log()) == (0 if name == "updates.npy" else len(read.read(runs / "lossy").log()))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.toml", "a = " + "[" * 100_000),
+        ("config.toml", "a = " + "9" * 5000),
+        ("status.json", "[" * 100_000),
+        ("status.json", '"text"'),
+        ("summary.json", "[1]"),
+        ("setting.json", '{"partition": [[1], [2, 3]], "clients": 3}'),
+        ("setting.json", '{"network": {}, "sizes": "many"}'),
+        ("setting.json", '{"plan": [[1, 2]], "period": 1, "exponent": 1}'),
+        ("metrics.jsonl", '{"version": NaN, "virtual_seconds": 1, "bytes_up": 1, "accuracy": 1}\n'),
+        ("metrics.jsonl", '{"version": 1, "virtual_seconds": 1, "bytes_up": 1, "accuracy": "high"}\n'),
+        ("metrics.jsonl", "[]\n"),
+    ],
+)
+def test_what_makes_no_sense_is_said(runs: pathlib.Path, tmp_path: pathlib.Path, name: str, text: str) -> None:
+    shutil.copytree(runs / "lossy", tmp_path / "run")
+    (tmp_path / "run" / name).write_text(text)
+    record = read.read(tmp_path / "run")
+    assert record.state == "broken"
+    assert name in (record.problem or "")
+
+
+def test_rows_of_a_log_that_cannot_be_are_left_out(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    shutil.copytree(runs / "lossy", tmp_path / "run")
+    log = np.load(tmp_path / "run" / "updates.npy")
+    log["client"][0], log["client"][1], log["time"][2], log["staleness"][3], log["status"][4] = (
+        2**31 - 1,
+        -1,
+        np.nan,
+        -5,
+        250,
+    )
+    np.save(tmp_path / "run" / "updates.npy", log)
+    assert len(read.read(tmp_path / "run").log()) == len(log) - 5
+
+
+def test_names_are_one_line_without_control_characters(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    shutil.copytree(runs / "lossy", tmp_path / "run")
+    (tmp_path / "run" / "status.json").write_text(json.dumps({"state": "\x1b[31mred", "error": "a\nb\ud800"}))
+    record = read.read(tmp_path / "run")
+    assert record.state == "\ufffd[31mred"
+    assert record.problem == "a\ufffdb?"

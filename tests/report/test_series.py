@@ -107,6 +107,13 @@ def test_staleness_counts_every_update_that_was_aggregated(log: Log) -> None:
         assert len(time) == len(mean) == series.BINS
 
 
+def test_what_waits_goes_on_waiting_where_nothing_happens() -> None:
+    log = log_of([(0.0, 1.0, 0, 0, 0, 0), (0.0, 50.0, 1, 0, 0, 0), (0.0, 100.0, 2, 0, 0, 0), (0.0, 200.0, 3, 1, 0, 0)])
+    time, most = series.waiting(log)
+    for at, expected in ((0.4, 1), (25, 1), (75, 2), (99.6, 3), (150, 0), (199.8, 1)):
+        assert most[np.argmin(abs(time - at))] == expected, at
+
+
 def test_large_staleness_is_put_together() -> None:
     log = log_of([(0.0, 1.0 + i, 0, 0, i, 0) for i in range(1000)])
     tau, counts = series.staleness(log)

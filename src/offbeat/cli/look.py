@@ -39,11 +39,12 @@ def report(folders: Sequence[pathlib.Path], file: pathlib.Path | None, pictures:
                 if record.metrics:
                     groups.setdefault(record.label, []).append(record.path)
             made = {f"accuracy-{over}": plots.accuracy(groups, over) for over in plots.AXES if groups}
-            for record in records:
-                name = f"{record.label}-seed{record.seed}"
-                made |= {f"{name}-{kind}": figure for kind, figure in plots.of_run(record).items()}
-            for name, figure in made.items():
-                plain = re.sub(r"[^\w.=,+-]+", "-", name).strip("-.")
+            for number, record in enumerate(records):
+                name = re.sub(r"[^\w.=,+-]+", "-", f"{record.label}-seed{record.seed}").strip("-.")[:80]
+                twice = any(kind.startswith(f"{name}-") for kind in made)
+                drawn = plots.of_run(record)
+                made |= {f"{name}-{number}-{kind}" if twice else f"{name}-{kind}": f for kind, f in drawn.items()}
+            for plain, figure in made.items():
                 figure.savefig(pictures / f"{plain}.png")
                 figure.savefig(pictures / f"{plain}.svg")
             click.echo(f"pictures  {pictures} ({len(made)}, each as PNG and SVG)")
@@ -51,7 +52,7 @@ def report(folders: Sequence[pathlib.Path], file: pathlib.Path | None, pictures:
         raise RunFolderError(f"cannot write the report: {error}") from error
     for record in records:
         if record.state == read.BROKEN:
-            click.echo(f"broken    {record.path}: {record.problem}", err=True)
+            click.echo(f"broken    {read.clean(str(record.path))}: {record.problem}", err=True)
 
 
 @click.command()

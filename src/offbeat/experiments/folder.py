@@ -215,12 +215,12 @@ def name_of(path: pathlib.Path) -> str:
 def in_use(path: pathlib.Path) -> bool:
     """Whether some process is at work in a run folder at this moment."""
     try:
-        with (path / ".lock").open("rb") as lock:
+        with os.fdopen(os.open(path / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
     except BlockingIOError:
         return True
+    except OSError:  # there is none, or it is nobody's lock
+        return False
     return False
 
 

@@ -1,6 +1,7 @@
 """A page that shows runs as they go, and the little that it asks for.
 
-It only reads, and only what `find` has found under its folder: a run is asked for by its number, never by a path.
+It only reads, and only what `find` has found under its folder: a run is asked for by a name that says nothing, never by
+a path.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import asyncio
 import contextlib
 import html
 import json
+import logging
 import pathlib
+import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from types import FrameType
 from typing import Any
 
@@ -19,7 +22,6 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -40,7 +42,8 @@ STATIC = {
     "live.js": "text/javascript",
     "style.css": "text/css",
 }
-LOOPBACK = ["127.0.0.1", "localhost"]
+MOST_REPORTED = 100  # runs
+_LOG = logging.getLogger("offbeat")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -56,7 +59,7 @@ def serve(root: pathlib.Path, host: str, port: int, told: Callable[[str], None])
         listening.listen()  # who comes before the server is up waits a moment
         shown = f"[{host}]" if family == socket.AF_INET6 else host
         told(f"http://{shown}:{listening.getsockname()[1]}/")
-        app = application(root, LOOPBACK if host in ("127.0.0.1", "localhost") else ["*"])
+        app = application(root, None if host in EVERYWHERE else {host, shown})
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
         with contextlib.suppress(KeyboardInterrupt):
             _Server(config).run(sockets=[listening])
@@ -70,19 +73,23 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def application(root: pathlib.Path, hosts: list[str] | None = None) -> Starlette:
-    """The page for the runs under a folder, for whoever asks for one of the hosts."""
+LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
+EVERYWHERE = {"0.0.0.0", "::"}
+
+
+def application(root: pathlib.Path, hosts: Collection[str] | None = LOOPBACK) -> Starlette:
+    """The page for the runs under a folder, for whoever asks for one of the hosts or this machine; None: for all."""
     live = _Live(root)
     routes = [
         Route("/", live.page),
         Route("/static/{name}", live.static),
         Route("/api/runs", live.runs),
-        Route("/api/runs/{number:int}/curve", live.curve),
-        Route("/api/runs/{number:int}/detail", live.detail),
+        Route("/api/runs/{name}/curve", live.curve),
+        Route("/api/runs/{name}/detail", live.detail),
         Route("/report", live.report),
         Route("/events", live.events),
     ]
-    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts or LOOPBACK), Middleware(_Headers)]
+    middleware = [Middleware(_Hosts, hosts=None if hosts is None else {*hosts, *LOOPBACK}), Middleware(_Headers)]
     app = Starlette(routes=routes, middleware=middleware, lifespan=live.lifespan)
     app.state.live = live
     return app
@@ -117,9 +124,13 @@ class _Live:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(SECONDS)
-            change = await asyncio.to_thread(self.watched.look)
+            try:
+                change = await asyncio.to_thread(self.watched.look)
+            except Exception:  # a folder that cannot be looked at now may be whole again later
+                _LOG.exception("the runs under %s could not be read", self.root)
+                continue
             if change.changed or change.other:
-                self._tell({"runs": [self._row(number) for number in change.changed], "other": change.other})
+                self._tell({"runs": [self._row(name) for name in change.changed], "other": change.other})
 
     # What is asked for -------------------------------------------------------------------------------------------
 
@@ -138,24 +149,23 @@ class _Live:
         return Response(report.static(name), media_type=STATIC[name])
 
     async def runs(self, _: Request) -> Response:
-        rows = [self._row(number) for number in self.watched.records]
+        rows = [self._row(name) for name in self.watched.records]
         return JSONResponse({"version": __version__, "folder": self.root.resolve().name, "runs": rows})
 
     async def curve(self, request: Request) -> Response:
         begin = request.query_params.get("from", "0")
-        record = self._record(request.path_params["number"])
-        return JSONResponse(payload.curve(record, int(begin) if begin.isdecimal() else 0))
+        record = self._record(request.path_params["name"])
+        return JSONResponse(payload.curve(record, int(begin) if re.fullmatch("[0-9]{1,9}", begin) else 0))
 
     async def detail(self, request: Request) -> Response:
-        record = self._record(request.path_params["number"])
+        record = self._record(request.path_params["name"])
         return JSONResponse(await asyncio.to_thread(payload.detail, record))
 
     async def report(self, request: Request) -> Response:
-        asked = request.query_params.get("runs", "")
-        numbers = [int(number) for number in asked.split(",") if number.isdecimal()]
-        records = [self._record(number) for number in numbers]
-        if not records:
-            raise HTTPException(404)
+        asked = dict.fromkeys(request.query_params.get("runs", "").split(","))
+        records = [self._record(name) for name in asked]
+        if len(records) > MOST_REPORTED:
+            raise HTTPException(400, f"at most {MOST_REPORTED} runs in a report")
         return HTMLResponse(await asyncio.to_thread(report.page, records))
 
     async def events(self, _: Request) -> Response:
@@ -182,13 +192,29 @@ class _Live:
         finally:
             self.listeners.discard(listener)
 
-    def _record(self, number: int) -> Record:
-        if number not in self.watched.records:
+    def _record(self, name: str) -> Record:
+        record = self.watched.records.get(name)
+        if record is None:
             raise HTTPException(404)
-        return self.watched.records[number]
+        return record
 
-    def _row(self, number: int) -> dict[str, Any]:
-        return payload.row(self.watched.records[number], number)
+    def _row(self, name: str) -> dict[str, Any]:
+        return payload.row(self.watched.records[name], name)
+
+
+class _Hosts:
+    """Only these may be asked for: a page elsewhere whose name is made to point here must learn nothing."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
+        self.app, self.hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self.hosts is not None:
+            asked = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            if re.sub(r":\d*$", "", asked) not in self.hosts:
+                await Response("another host\n", 400)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
 
 
 class _Headers:
@@ -200,7 +226,8 @@ class _Headers:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                policy = [] if scope["path"] == "/report" else [(b"content-security-policy", POLICY.encode())]
+                own = "frame-ancestors 'none'" if scope["path"] == "/report" else POLICY
+                policy = [(b"content-security-policy", own.encode())]
                 message["headers"] += [
                     (b"x-content-type-options", b"nosniff"),
                     (b"referrer-policy", b"no-referrer"),

@@ -21,8 +21,8 @@ def page(records: Sequence[Record], title: str = "offbeat report") -> str:
     """The report on some runs."""
     data = {
         "version": __version__,
-        "runs": [payload.row(record, number) for number, record in enumerate(records)],
-        "curves": [payload.curve(record) for record in records],
+        "runs": [payload.row(record, str(number)) for number, record in enumerate(records)],
+        "curves": [payload.thinned(payload.curve(record)) for record in records],
         "details": [payload.detail(record) for record in records],
     }
     scripts = [static(name) for name in SCRIPTS]

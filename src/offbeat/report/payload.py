@@ -11,18 +11,29 @@ import numpy as np
 from offbeat.algorithms.fedluck import phi
 from offbeat.experiments.folder import STATUS
 from offbeat.report import series
-from offbeat.report.read import Log, Record, lost
+from offbeat.report.read import Log, Record, clean, lost
 
 CURVE = ("version", "virtual_seconds", "bytes_up", "accuracy", "loss")
-SHOWN = ("accuracy", "accuracy_last10", "best_accuracy", "staleness_mean", "staleness_max", "updates", "lost",
-         "wall_seconds", "virtual_seconds", "bytes_up", "clients", "parameters", "rho", "target", "executor",
-         "device", "precision", "real")  # fmt: skip
+SHOWN = ("accuracy", "best_accuracy", "staleness_mean", "staleness_max", "lost", "virtual_seconds", "bytes_up")
 COLUMNS = 400  # clients, or groups of them, in the map of who has which labels
 NODES = 150  # of a network that is drawn
 DEVICES = 12  # whose φ is drawn
 
 
-def row(record: Record, number: int) -> dict[str, Any]:
+def safe(value: Any, depth: int = 8) -> Any:
+    """As JSON can say it: finite numbers, text that is text, nothing deep."""
+    if isinstance(value, bool | None.__class__):
+        return value
+    if isinstance(value, int | float):
+        return value if math.isfinite(value) and abs(value) < 1e300 else None
+    if isinstance(value, Mapping) and depth:
+        return {clean(str(name)): safe(each, depth - 1) for name, each in value.items()}
+    if isinstance(value, list | tuple) and depth:
+        return [safe(each, depth - 1) for each in value]
+    return clean(str(value))
+
+
+def row(record: Record, number: str) -> dict[str, Any]:
     """A run in the list of runs."""
     last = record.metrics[-1] if record.metrics else {}
     progress = {name: last[name] for name in ("version", "virtual_seconds", "accuracy") if name in last}
@@ -30,13 +41,14 @@ def row(record: Record, number: int) -> dict[str, Any]:
         "id": number,
         "label": record.label,
         "seed": record.seed,
-        "folder": record.path.name,
+        "folder": record.name,
         "state": record.state,
         "problem": record.problem,
         "evaluations": len(record.metrics),
-        "rounds": record.config.get("rounds"),
+        "rounds": safe(record.config.get("rounds")),
+        "target": record.target,
         **progress,
-        "summary": {name: record.summary[name] for name in SHOWN if record.summary.get(name) is not None},
+        "summary": safe({name: record.summary[name] for name in SHOWN if record.summary.get(name) is not None}),
     }
 
 
@@ -47,11 +59,20 @@ def curve(record: Record, begin: int = 0) -> dict[str, list[Any]]:
     return {name: _plain(line.get(name) for line in lines) for name in names}
 
 
+def thinned(curve: dict[str, list[Any]], most: int = 2000) -> dict[str, list[Any]]:
+    """A long curve at some of its points, the last among them."""
+    count = len(curve["version"])
+    if count <= most:
+        return curve
+    kept = np.unique(np.linspace(0, count - 1, most).astype(int))
+    return {name: [values[at] for at in kept] for name, values in curve.items()}
+
+
 def detail(record: Record) -> dict[str, Any]:
     """All that is drawn of one run beside its curve; what it has not got is left out."""
     found: dict[str, Any] = {
         "config": record.config_text,
-        "status": {name: value for name, value in record.status.items() if value is not None},
+        "status": safe({name: value for name, value in record.status.items() if value is not None}),
     }
     log = record.log()
     if len(log):
@@ -67,7 +88,7 @@ def _of_log(log: Log, record: Record) -> dict[str, Any]:
     cuts, busy = series.at_work(log, clients)
     some, rows = series.trips(log)
     place = {int(client): at for at, client in enumerate(some)}
-    gone = lost(rows)
+    gone, sizes = lost(rows), _sizes(record)
     took, counts = series.durations(log)
     found = {
         "clients": clients,
@@ -78,7 +99,10 @@ def _of_log(log: Log, record: Record) -> dict[str, Any]:
         "staleness_over_time": _columns(("time", "mean", "most"), series.staleness_over_time(log)),
         "concurrency": _columns(("time", "busy"), series.concurrency(log)),
         "waiting": _columns(("time", "most"), series.waiting(log)),
-        "participation": _columns(("data", "updates", "client"), series.participation(log, clients, _sizes(record))),
+        "participation": {
+            "known": sizes is not None and len(sizes) == clients,
+            **_columns(("data", "updates", "client"), series.participation(log, clients, sizes)),
+        },
         "at_work": {"cuts": _plain(cuts), "rows": [_plain(line, 3) for line in busy]},
         "timeline": {
             "clients": [int(client) for client in some],
@@ -89,7 +113,7 @@ def _of_log(log: Log, record: Record) -> dict[str, Any]:
         },
         "durations": {"cuts": _plain(took), "count": counts.tolist()},
     }
-    if "memory" in record.config.get("algorithm", {}):
+    if record.remembers:
         ages = series.ages(log, clients)
         found["ages"] = _columns(("version", "mean", "most", "heard"), (ages.version, ages.mean, ages.most, ages.heard))
     return found
@@ -117,21 +141,14 @@ def _partition(setting: Mapping[str, Any]) -> dict[str, Any]:
 def _plan(setting: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For each device what it chose, and φ over what it could have chosen."""
     plan = setting["plan"]
-    k, delta = np.arange(2, 61, 2, dtype=float), np.linspace(0.02, 1.0, 50)
-    return [
-        {
-            "client": device,
-            "k": k_,
-            "delta": delta_,
-            "ks": k.tolist(),
-            "deltas": _plain(delta),
-            "phi": [
-                _plain(line, 4)
-                for line in np.log10(phi(k[:, None], delta[None, :], a, b, setting["period"], setting["exponent"]))
-            ],
-        }
-        for device, (k_, delta_, a, b) in enumerate(plan[:DEVICES])
-    ]
+    found = []
+    for device, (chosen, rate, alpha, beta) in enumerate(plan[:DEVICES]):
+        k = np.union1d(np.arange(2, 61, 2, dtype=float), [chosen])
+        delta = np.union1d(np.round(np.linspace(0.02, 1.0, 50), 2), [rate])
+        values = np.log10(phi(k[:, None], delta[None, :], alpha, beta, setting["period"], setting["exponent"]))
+        grid = {"ks": _plain(k), "deltas": _plain(delta), "phi": [_plain(line, 4) for line in values]}
+        found.append({"client": device, "devices": len(plan), "k": chosen, "delta": rate, **grid})
+    return found
 
 
 def _network(setting: Mapping[str, Any]) -> dict[str, Any]:

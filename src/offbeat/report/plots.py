@@ -5,7 +5,6 @@ Those of one run take what `offbeat.report.read.read(folder)` gives, and fit a c
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from offbeat.algorithms.fedluck import phi
 from offbeat.report import series
-from offbeat.report.read import Record, lost
+from offbeat.report.read import Record, lost, metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito
 INSIDE = 10  # curves whose names find room inside the axes
 AXES = {"virtual_seconds": "virtual time (s)", "version": "round", "bytes_up": "bytes up"}
-
-
-def metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """The evaluations of a run folder; a last line that is still being written is left out."""
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
 
 
 def accuracy(
@@ -117,7 +110,11 @@ def participation(record: Record) -> Figure:
     figure, axes = _column()
     sizes = record.setting.get("sizes")
     known = np.array(sizes, dtype=np.int64) if sizes else None
-    data, updates, _ = series.participation(record.log(), record.clients, known)
+    data, updates, who = series.participation(record.log(), record.clients, known)
+    if known is None:
+        axes.plot(who, 100 * updates, ".", markersize=4, alpha=0.6, markeredgewidth=0)
+        axes.set(xlabel="client", ylabel="part of the updates (%)")
+        return figure
     axes.plot(100 * data, 100 * updates, ".", markersize=4, alpha=0.6, markeredgewidth=0)
     most = 100 * max(data.max(), updates.max())
     axes.plot([0, most], [0, most], color="0.5", linewidth=0.8, linestyle="--")
@@ -219,7 +216,7 @@ def of_run(record: Record) -> dict[str, Figure]:
     if len(record.log()):
         always = (staleness, staleness_over_time, concurrency, participation, timeline, at_work, durations)
         pictures |= {draw.__name__: draw(record) for draw in always}
-        if "memory" in record.config.get("algorithm", {}):
+        if record.remembers:
             pictures["ages"] = ages(record)
     if "partition" in record.setting:
         pictures["partition"] = partition(np.array(record.setting["partition"]))

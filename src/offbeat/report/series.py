@@ -84,16 +84,14 @@ def waiting(log: Log) -> tuple[Floats, Floats]:
         return np.zeros(0), np.zeros(0)
     cuts = edges(log)
     steps = taken["version"].astype(np.int64) + taken["staleness"]
-    first = np.searchsorted(steps, steps, side="left") if np.all(np.diff(steps) >= 0) else _firsts(steps)
-    most = np.zeros(BINS)
-    np.maximum.at(most, _place(taken["time"], cuts), np.arange(len(taken)) - first + 1.0)
-    return _middles(cuts), most
-
-
-def _firsts(steps: Ints) -> Ints:
-    """Where the run of equal numbers begins that each belongs to."""
     begins = np.concatenate(([True], steps[1:] != steps[:-1]))
-    return np.maximum.accumulate(np.where(begins, np.arange(len(steps)), 0))
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(steps)), 0))
+    level = np.arange(len(taken)) - first + 1.0  # at each arrival, before a step
+    after = np.where(np.concatenate((begins[1:], [False])), 0.0, level)  # the last of a step's updates sets it off
+    before = np.searchsorted(taken["time"], cuts[:-1], side="right") - 1
+    most = np.where(before >= 0, after[before], 0.0)  # what was there when the piece began
+    np.maximum.at(most, _place(taken["time"], cuts), level)
+    return _middles(cuts), most
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def compared(records: Sequence[Record], target: float | None = None) -> Table:
 
     The target is the given one, or that of the runs where they agree.
     """
-    own = {record.config.get("evaluation", {}).get("target") for record in records if record.metrics}
+    own = {record.target for record in records if record.metrics}
     target = own.pop() if target is None and len(own) == 1 else target
     groups: dict[str, list[Record]] = {}
     for record in records:

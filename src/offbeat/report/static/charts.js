@@ -14,6 +14,7 @@ const charts = (() => {
                  : ["#f3f7fa", "#b9d9ea", "#64acd0", "#2072a8", "#0b2f57"] };
   };
 
+  const most = (values) => values.reduce((a, b) => (b !== null && b > a ? b : a), -Infinity); // of any number of them
   const number = (x) => {
     if (x === null || x === undefined) return "–";
     if (typeof x !== "number") return String(x); // the name of a category
@@ -26,7 +27,7 @@ const charts = (() => {
 
   const base = (t, x, y, more = {}) => ({
     animation: false, color: t.palette, textStyle: { color: t.ink, fontFamily: "system-ui, sans-serif" },
-    aria: { enabled: true }, grid: { left: 8, right: 18, top: 28, bottom: 30, containLabel: true },
+    grid: { left: 8, right: 18, top: 28, bottom: 30, containLabel: true },
     tooltip: { trigger: "axis", renderMode: "richText", confine: true, backgroundColor: t.panel, borderColor: t.line,
       textStyle: { color: t.ink }, valueFormatter: number },
     xAxis: axis(t, x), yAxis: upright(t, y), ...more });
@@ -92,11 +93,12 @@ const charts = (() => {
     return base(t, AXES.virtual_seconds, "number", { legend: legend(t), dataZoom: zoom, grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true },
       series: [line("clients at work", pairs(d.concurrency.time, d.concurrency.busy)), line("updates waiting, at most", pairs(d.waiting.time, d.waiting.most), { step: "middle", lineStyle: { width: 1 } })] }); };
 
-  const participation = (d) => { const t = theme(), most = Math.max(...d.data, ...d.updates);
+  const participation = (d) => { const t = theme(), end = Math.max(most(d.data), most(d.updates));
+    if (!d.known) return base(t, "client", "part of the updates (%)", { series: [{ type: "scatter", name: "clients", symbolSize: 4, data: d.client.map((c, i) => [c, 100 * d.updates[i]]) }] });
     return base(t, "part of the data (%)", "part of the updates (%)", { tooltip: { ...base(t).tooltip, trigger: "item",
         formatter: (p) => (p.seriesType === "scatter" ? `client ${p.data[2]}: ${number(p.data[0])} % of the data, ${number(p.data[1])} % of the updates` : "") },
       series: [{ type: "scatter", name: "clients", symbolSize: d.data.length > 200 ? 4 : 7, itemStyle: { opacity: 0.65 }, data: d.data.map((x, i) => [100 * x, 100 * d.updates[i], d.client[i]]) },
-        line("equal", [[0, 0], [100 * most, 100 * most]], { silent: true, lineStyle: { color: t.faint, type: "dashed", width: 1 } })] }); };
+        line("equal", [[0, 0], [100 * end, 100 * end]], { silent: true, lineStyle: { color: t.faint, type: "dashed", width: 1 } })] }); };
 
   const ages = (d) => { const t = theme();
     return base(t, "round", "age (versions)", { legend: legend(t), grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true }, dataZoom: zoom,
@@ -116,15 +118,14 @@ const charts = (() => {
     visualMap: { seriesIndex: 0, min: more.min || 0, max: more.max, right: 0, top: "middle", itemHeight: 120, itemWidth: 10, inRange: { color: more.ramp || t.ramp }, textStyle: { color: t.faint }, text: more.text || [number(more.max), number(more.min || 0)], calculable: false, formatter: number },
     series: [{ type: "heatmap", name: more.title, data, progressive: 0, emphasis: { disabled: true } }, ...(more.series || [])] });
 
-  const atWork = (d) => { const t = theme(), cells = [], { cuts, rows } = d.at_work, per = d.clients / rows.length;
+  const atWork = (d) => { const t = theme(), cells = [], { cuts, rows } = d.at_work, n = d.clients, first = (y) => Math.ceil((y * n) / rows.length);
     rows.forEach((row, y) => row.forEach((v, x) => { if (v > 0) cells.push([x, y, v]); }));
-    const names = rows.map((_, y) => { const a = Math.ceil(y * per), b = Math.ceil((y + 1) * per) - 1; return b > a ? `${a}–${b}` : `${a}`; });
+    const names = rows.map((_, y) => { const a = first(y), b = first(y + 1) - 1; return b > a ? `${a}–${b}` : `${a}`; });
     return map(t, { name: AXES.virtual_seconds, data: cuts.slice(0, -1).map((c) => number(Number(c.toPrecision(3)))) }, { name: "clients", data: names }, cells,
       { max: 1, title: "part of the time at work", text: ["busy", "idle"], formatter: (p) => `clients ${names[p.data[1]]}, from ${number(cuts[p.data[0]])} s: at work ${percent(p.data[2], 0)} % of the time` }); };
 
-  const timeline = (d) => { const t = theme(), { clients, trips } = d.timeline, most = Math.max(1, ...trips.map((p) => p[4]));
-    const end = Math.max(...trips.map((p) => p[2]));
-    const colour = (tau) => { const at = Math.min(1, tau / most) * (t.ramp.length - 2); return echarts.color.lerp(at / (t.ramp.length - 2), t.ramp.slice(1)); };
+  const timeline = (d) => { const t = theme(), { clients, trips } = d.timeline, stalest = Math.max(1, most(trips.map((p) => p[4])));
+    const end = most(trips.map((p) => p[2])), colour = (tau) => echarts.color.lerp(Math.min(1, tau / stalest), t.ramp.slice(1));
     return { ...base(t, AXES.virtual_seconds, "client"), tooltip: { ...base(t).tooltip, trigger: "item", formatter: (p) =>
         `client ${clients[p.value[0]]}: ${number(p.value[1])} to ${number(p.value[2])} s\nfrom version ${p.value[3]}, ` + (p.value[5] ? "came to nothing" : `τ = ${p.value[4]}`) },
       grid: { left: 8, right: 18, top: 28, bottom: 66, containLabel: true },
@@ -143,13 +144,13 @@ const charts = (() => {
     d.counts.forEach((row, x) => row.forEach((n, y) => { if (n > 0) cells.push([x, y, n]); }));
     const who = (x) => (d.group > 1 ? `clients ${x * d.group}–${(x + 1) * d.group - 1}` : `client ${x}`);
     return map(t, { name: d.group > 1 ? `clients, ${d.group} a column` : "client", data: d.counts.map((_, x) => x * d.group) }, { name: "label", data: d.counts[0].map((_, y) => y) }, cells,
-      { max: Math.max(...cells.map((c) => c[2]), 1), title: "examples", formatter: (p) => `${who(p.data[0])}, label ${p.data[1]}: ${p.data[2]} examples` }); };
+      { max: Math.max(1, most(cells.map((c) => c[2]))), title: "examples", formatter: (p) => `${who(p.data[0])}, label ${p.data[1]}: ${p.data[2]} examples` }); };
 
   const plan = (d) => { const t = theme(), cells = [], all = d.phi.flat();
     d.phi.forEach((row, y) => row.forEach((v, x) => cells.push([x, y, v])));
     const near = (list, value) => list.reduce((best, v, i) => (Math.abs(v - value) < Math.abs(list[best] - value) ? i : best), 0);
     return map(t, { name: "compression rate δ", data: d.deltas }, { name: "local steps k", data: d.ks }, cells,
-      { min: Math.min(...all), max: Math.max(...all), title: "log₁₀ φ", text: ["high φ", "low φ"], ramp: [...t.ramp].reverse(), formatter: (p) => `δ = ${d.deltas[p.data[0]]}, k = ${d.ks[p.data[1]]}: φ = ${number(10 ** p.data[2])}`,
+      { min: -most(all.map((v) => -v)), max: most(all), title: "log₁₀ φ", text: ["high φ", "low φ"], ramp: [...t.ramp].reverse(), formatter: (p) => `δ = ${d.deltas[p.data[0]]}, k = ${d.ks[p.data[1]]}: φ = ${number(10 ** p.data[2])}`,
         series: [{ type: "scatter", name: "chosen", symbol: "diamond", symbolSize: 14, itemStyle: { color: t.palette[3], borderColor: t.paper, borderWidth: 1 }, data: [[near(d.deltas, d.delta), near(d.ks, d.k)]],
           tooltip: { formatter: () => `chosen: k = ${d.k}, δ = ${d.delta}` } }] }); };
 
@@ -157,10 +158,10 @@ const charts = (() => {
     return base(t, "round", "distance from the mean", { series: [line("consensus distance", pairs(curve.version, curve.consensus))], dataZoom: zoom }); };
 
   const network = (d) => { const t = theme(), n = d.nodes;
-    return { animation: false, aria: { enabled: true }, tooltip: { renderMode: "richText", confine: true }, series: [{ type: "graph", layout: "circular", roam: false, left: 24, right: 24, top: 24, bottom: 24, symbolSize: n > 60 ? 5 : 9,
+    return { animation: false, tooltip: { renderMode: "richText", confine: true }, series: [{ type: "graph", layout: "circular", roam: false, left: 24, right: 24, top: 24, bottom: 24, symbolSize: n > 60 ? 5 : 9,
       itemStyle: { color: t.palette[0] }, lineStyle: { color: t.faint, opacity: 0.7, width: 0.8, curveness: 0 }, label: { show: n <= 30, color: t.ink, position: "right", fontSize: 9 },
       data: Array.from({ length: n }, (_, i) => ({ name: String(i) })),
       links: d.edges.map(([a, b]) => ({ source: String(a), target: String(b) })) }] }; };
 
-  return { theme, number, percent, compare, histogram, overTime, busy, participation, ages, durations, atWork, timeline, partition, plan, consensus, network };
+  return { theme, most, number, percent, compare, histogram, overTime, busy, participation, ages, durations, atWork, timeline, partition, plan, consensus, network };
 })();

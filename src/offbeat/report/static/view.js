@@ -45,11 +45,10 @@ const view = (() => {
     const table = make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, all), ...heads.map((text, i) => make("th", { scope: "col", class: i === 0 ? "name" : "", text })))), body);
     const seek = make("p", { class: "controls" }, search);
     const tick = (id, on) => (on ? state.ticked.add(id) : state.ticked.delete(id));
-    const rows = new Map();
 
     function line(run) {
       const s = run.summary, best = s.best_accuracy;
-      const box = make("input", { type: "checkbox", "aria-label": `Compare ${run.label}, seed ${run.seed}`, onchange: () => { tick(run.id, box.checked); refresh(); } });
+      const box = make("input", { type: "checkbox", "data-key": `box-${run.id}`, "aria-label": `Compare ${run.label}, seed ${run.seed}`, onchange: () => { tick(run.id, box.checked); refresh(); } });
       box.checked = state.ticked.has(run.id);
       const name = make("td", { class: "name", title: `${run.label} · ${run.folder}` }, make("span", { class: "swatch", style: `background:${colours().get(run.label) || "transparent"}` }), run.label);
       const row = make("tr", {}, make("td", {}, box), name, make("td", { text: run.seed ?? "–" }), make("td", { class: run.state, text: run.state }));
@@ -60,13 +59,14 @@ const view = (() => {
         row.append(...cells.map((text) => make("td", { text })));
       }
       const href = source.report([run.id]);
-      row.append(make("td", {}, ...(href ? [make("a", { href, text: "report" })] : [])));
+      row.append(make("td", {}, ...(href ? [make("a", { href, text: "report", "data-key": `link-${run.id}` })] : [])));
       return row;
     }
     function list() {
+      const held = body.contains(document.activeElement) ? document.activeElement.getAttribute("data-key") : null;
       const wanted = source.runs.filter((run) => !state.filter || `${run.label} ${run.folder} ${run.state}`.toLowerCase().includes(state.filter));
-      rows.clear();
-      body.replaceChildren(...wanted.map((run) => { const row = line(run); rows.set(run.id, row); return row; }));
+      body.replaceChildren(...wanted.map(line));
+      if (held) body.querySelector(`[data-key="${held}"]`)?.focus();
       seek.hidden = source.runs.length <= 12;
       all.checked = source.runs.length > 0 && source.runs.every((run) => state.ticked.has(run.id));
     }
@@ -84,17 +84,17 @@ const view = (() => {
       input.checked = state[key] === value;
       return make("label", {}, input, text); }));
     const place = make("div", { class: "chart tall", role: "img", "aria-label": "The ticked runs over the chosen axis; the band lies between the lowest and the highest seed" });
-    const slider = make("input", { type: "range", min: 0, max: 100, step: 0.5, oninput: () => { state.target = slider.value / 100; shown.textContent = `${slider.value} %`; compare(); } });
+    const slider = make("input", { type: "range", min: 0, max: 100, step: 0.1, oninput: () => { state.target = slider.value / 100; shown.textContent = `${slider.value} %`; compare(); } });
     const shown = make("output", {}), reached = make("tbody"), whole = make("a", { text: "Report on these", hidden: true });
     const target = make("label", {}, "Target", slider, shown);
     const first = (curve) => curve.accuracy.findIndex((a) => a !== null && a >= state.target);
     function compare() {
       const some = groups();
       if (state.target === null && some.length) {
-        const set = source.runs.map((run) => run.summary.target).find((x) => x !== undefined);
-        const best = Math.max(...some.map((g) => Math.min(...g.curves.map((c) => Math.max(...c.accuracy)))));
-        state.target = set ?? Math.floor(90 * best) / 100;
-        slider.value = 100 * state.target;
+        const own = new Set(ticked().map((run) => run.target)), [set] = own; // that of the runs, where they agree
+        const best = Math.max(...some.map((g) => Math.min(...g.curves.map((c) => charts.most(c.accuracy)))));
+        slider.value = 100 * (own.size === 1 && set !== null ? set : 0.9 * best);
+        state.target = slider.value / 100;
         shown.textContent = `${slider.value} %`;
       }
       const href = some.length ? source.report(ticked().map((run) => run.id)) : null;
@@ -110,15 +110,16 @@ const view = (() => {
     }
 
     // One run -----------------------------------------------------------------------------------------------------
-    const select = make("select", { id: "which", onchange: () => { state.shown = Number(select.value); detail(); } }), details = make("div", { id: "details" });
+    const select = make("select", { id: "which", onchange: () => { state.shown = select.value; detail(); } }), details = make("div", { id: "details" });
     function choices() {
       const options = source.runs.map((run) => { const o = make("option", { value: run.id, text: `${run.label}${run.seed === null ? "" : `, seed ${run.seed}`} — ${run.folder}` }); o.selected = run.id === state.shown; return o; });
       select.replaceChildren(...options);
     }
     async function detail() {
       const id = state.shown, turn = ++asked;
-      if (id === null) return;
-      const [d, curve] = await Promise.all([source.detail(id), source.curve(id)]);
+      if (id === null) { forget(details); details.replaceChildren(); return; }
+      let d, curve;
+      try { [d, curve] = await Promise.all([source.detail(id), source.curve(id)]); } catch { return; } // it is gone
       if (turn !== asked) return; // another one was asked for meanwhile
       forget(details);
       const made = [];
@@ -128,7 +129,7 @@ const view = (() => {
         made.push(figure("Staleness", `${number(d.trips - d.lost)} updates; ${number(d.lost)} trips came to nothing${nothing ? `: ${nothing}` : ""}`, () => charts.histogram(d.staleness)));
         made.push(figure("Staleness over time", "", () => charts.overTime(d.staleness_over_time)));
         made.push(figure("At work and waiting", "Trips that were still under way at the end are not counted.", () => charts.busy(d)));
-        made.push(figure("Who took part", "A client on the dashed line has as large a part in the updates as in the data.", () => charts.participation(d.participation)));
+        made.push(figure("Who took part", d.participation.known ? "A client on the dashed line has as large a part in the updates as in the data." : "Who has how much data is not known.", () => charts.participation(d.participation)));
         made.push(figure("How long trips took", "", () => charts.durations(d.durations)));
         if (d.ages) made.push(figure("Age of what the memory holds", "Versions since the latest update of each client was begun", () => charts.ages(d.ages)));
         made.push(figure("Trips", `${part}, ${number(d.timeline.trips.length)} of ${number(d.trips)} trips. Darker is staler; dashed with a cross came to nothing. Drag the slider to zoom.`, () => charts.timeline(d), "tall"));
@@ -137,17 +138,20 @@ const view = (() => {
       if (curve.consensus) made.push(figure("Consensus", "Distance of the clients' models from their mean, before the server's step", () => charts.consensus(curve)));
       if (d.network) made.push(figure("Network", `ρ = ${number(d.network.rho)}${d.network.drawn ? "" : `; ${d.network.nodes} nodes are too many to draw`}`, () => charts.network(d.network)));
       if (d.partition) made.push(figure("Who has which labels", "", () => charts.partition(d.partition), "tall", "canvas"));
-      if (d.plan) made.push(...d.plan.map((p) => figure(`Device ${p.client}: k = ${p.k}, δ = ${p.delta}`, "φ over local steps and compression; the diamond is the choice", () => charts.plan(p), "", "canvas")));
+      if (d.plan) made.push(...d.plan.map((p) => figure(`Device ${p.client} of ${p.devices}: k = ${p.k}, δ = ${p.delta}`, "φ over local steps and compression; the diamond is the choice", () => charts.plan(p), "", "canvas")));
       const words = Object.entries(d.status || {}).flatMap(([name, value]) => [make("dt", { text: name }), make("dd", { text: String(value) })]);
       const copy = make("button", { type: "button", text: "Copy", onclick: () => navigator.clipboard?.writeText(d.config).then(() => { copy.textContent = "Copied"; }) });
       details.replaceChildren(make("div", { class: "grid" }, ...made.map(([element]) => element)),
         make("h3", { text: "Run it again" }), make("p", {}, "Save this as experiment.toml, then ", make("code", { text: "offbeat run experiment.toml" }), ". ", copy), make("pre", { tabindex: 0, text: d.config || "no config.toml" }),
         make("h3", { text: "Made with" }), make("dl", {}, ...words));
-      made.forEach(([, show]) => show());
+      for (const [element, show] of made) try { show(); } catch (error) { element.append(make("p", { class: "problem", text: `cannot be drawn: ${error.message}` })); }
     }
 
+    // A run that is gone meanwhile has no curve.
+    const fetched = (ids) => Promise.all(ids.map(async (id) => { try { curves.set(id, await source.curve(id)); } catch { curves.delete(id); } }));
+
     async function refresh() {
-      await Promise.all(ticked().map(async (run) => { curves.set(run.id, await source.curve(run.id)); }));
+      await fetched(ticked().map((run) => run.id));
       list();
       compare();
     }
@@ -165,15 +169,17 @@ const view = (() => {
       async begin(ids) { ids.forEach((id) => tick(id, true)); state.shown = source.runs.length ? source.runs[0].id : null; choices(); await refresh(); await detail(); },
       // Some runs have changed; `fresh` says whether the list has other runs than before.
       async changed(ids, fresh) {
-        if (state.shown === null && source.runs.length) { state.shown = source.runs[0].id; detail(); }
+        const there = new Set(source.runs.map((run) => run.id));
+        for (const id of state.ticked) if (!there.has(id)) { state.ticked.delete(id); curves.delete(id); }
+        if (!there.has(state.shown)) { state.shown = source.runs.length ? source.runs[0].id : null; detail(); }
         if (fresh) choices();
         const moved = ids.filter((id) => state.ticked.has(id));
-        await Promise.all(moved.map(async (id) => { curves.set(id, await source.curve(id)); }));
+        await fetched(moved);
         list();
-        if (moved.length) compare();
+        if (moved.length || fresh) compare();
       },
       detail,
     };
   }
-  return { start, make };
+  return { start };
 })();
