@@ -145,6 +145,23 @@ def test_every_kind_of_run_can_be_looked_at(browser: Browser, report: str) -> No
     visit.end()
 
 
+def test_trips_are_zoomed_by_the_keyboard(browser: Browser, report: str) -> None:
+    visit = Visit(browser, report)
+    shown = """() => {
+        const all = [...document.querySelectorAll('#details figure')];
+        const trips = all.find((f) => f.textContent.startsWith('Trips'));
+        const { start, end } = echarts.getInstanceByDom(trips.querySelector('.chart')).getOption().dataZoom[0];
+        return [start, end];
+    }"""
+    assert visit.page.evaluate(shown) == [0, 100]
+    for name, expected in (("Closer", [25, 75]), ("Later", [50, 100]), ("Earlier", [25, 75]), ("Farther", [0, 100])):
+        button = visit.page.get_by_role("button", name=name)
+        button.focus()
+        button.press("Enter")
+        assert visit.page.evaluate(shown) == expected
+    visit.end()
+
+
 def test_names_in_a_folder_do_nothing(browser: Browser, mixed: pathlib.Path, tmp_path: pathlib.Path) -> None:
     (tmp_path / "mixed.html").write_text(html.page(read.records([mixed])), encoding="utf-8")
     visit = Visit(browser, (tmp_path / "mixed.html").as_uri())

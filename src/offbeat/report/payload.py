@@ -47,6 +47,7 @@ def row(record: Record, number: str) -> dict[str, Any]:
         "evaluations": len(record.metrics),
         "rounds": safe(record.config.get("rounds")),
         "target": record.target,
+        "real": record.summary.get("real") is True,
         **progress,
         "summary": safe({name: record.summary[name] for name in SHOWN if record.summary.get(name) is not None}),
     }

@@ -5,6 +5,9 @@ const charts = (() => {
   const DARK = ["#56B4E9", "#E69F00", "#2CC495", "#FF7F45", "#E79AC4", "#9AD0F5", "#B99AE0", "#E6E9EC"];
   const AXES = { version: "round", virtual_seconds: "virtual time (s)", bytes_up: "bytes up" };
 
+  // Seconds of a deployment are real.
+  const time = (runs) => { AXES.virtual_seconds = runs.length && runs.every((run) => run.real) ? "time (s)" : "virtual time (s)"; };
+
   const theme = () => {
     const style = getComputedStyle(document.documentElement), of = (name) => style.getPropertyValue(name).trim();
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
@@ -163,5 +166,5 @@ const charts = (() => {
       data: Array.from({ length: n }, (_, i) => ({ name: String(i) })),
       links: d.edges.map(([a, b]) => ({ source: String(a), target: String(b) })) }] }; };
 
-  return { theme, most, number, percent, compare, histogram, overTime, busy, participation, ages, durations, atWork, timeline, partition, plan, consensus, network };
+  return { theme, time, most, number, percent, compare, histogram, overTime, busy, participation, ages, durations, atWork, timeline, partition, plan, consensus, network };
 })();

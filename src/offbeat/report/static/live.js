@@ -39,6 +39,6 @@
     else source.runs = source.runs.map((run) => runs.find((r) => r.id === run.id) || run);
     await page.changed(ids, other);
     say("live");
-    if (ids.includes(page.state.shown) && due === null) due = setTimeout(() => { due = null; page.detail(); }, 5000);
+    if (ids.includes(page.state.shown) && due === null) due = setTimeout(() => { due = null; if (!page.busy()) page.detail(); }, 5000);
   };
 })();

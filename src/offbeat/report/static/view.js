@@ -35,6 +35,18 @@ const view = (() => {
       const all = make("figure", { class: kind === "tall" ? "wide" : "" }, make("figcaption", { text: title }, ...(note ? [make("small", { text: note })] : [])), place);
       return [all, () => draw(place, options(), renderer)];
     };
+    // What a mouse does with the slider of a chart, with buttons.
+    const zoomed = ([all, show]) => {
+      const place = all.querySelector(".chart");
+      const go = (shift, scale) => {
+        const chart = drawn.get(place), { start, end } = chart.getOption().dataZoom[0], width = Math.min(100, (end - start) * scale);
+        const first = Math.max(0, Math.min(100 - width, (start + end) / 2 + (shift - 0.5) * width));
+        chart.dispatchAction({ type: "dataZoom", dataZoomIndex: 0, start: first, end: first + width });
+      };
+      const words = [["Earlier", -0.5, 1], ["Later", 0.5, 1], ["Closer", 0, 0.5], ["Farther", 0, 2]];
+      all.append(make("p", { class: "controls" }, ...words.map(([text, shift, scale]) => make("button", { type: "button", text, onclick: () => go(shift, scale) }))));
+      return [all, show];
+    };
     new ResizeObserver(() => drawn.forEach((chart) => chart.resize())).observe(root);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { compare(); detail(); });
 
@@ -132,7 +144,7 @@ const view = (() => {
         made.push(figure("Who took part", d.participation.known ? "A client on the dashed line has as large a part in the updates as in the data." : "Who has how much data is not known.", () => charts.participation(d.participation)));
         made.push(figure("How long trips took", "", () => charts.durations(d.durations)));
         if (d.ages) made.push(figure("Age of what the memory holds", "Versions since the latest update of each client was begun", () => charts.ages(d.ages)));
-        made.push(figure("Trips", `${part}, ${number(d.timeline.trips.length)} of ${number(d.trips)} trips. Darker is staler; dashed with a cross came to nothing. Drag the slider to zoom.`, () => charts.timeline(d), "tall"));
+        made.push(zoomed(figure("Trips", `${part}, ${number(d.timeline.trips.length)} of ${number(d.trips)} trips. Darker is staler; dashed with a cross came to nothing. The slider zooms.`, () => charts.timeline(d), "tall")));
         if (d.clients > 40) made.push(figure("Who was at work when", `all ${number(d.clients)} clients`, () => charts.atWork(d), "tall", "canvas"));
       }
       if (curve.consensus) made.push(figure("Consensus", "Distance of the clients' models from their mean, before the server's step", () => charts.consensus(curve)));
@@ -166,19 +178,21 @@ const view = (() => {
     return {
       state, tick,
       // All is drawn anew from the source's runs.
-      async begin(ids) { ids.forEach((id) => tick(id, true)); state.shown = source.runs.length ? source.runs[0].id : null; choices(); await refresh(); await detail(); },
+      async begin(ids) { charts.time(source.runs); ids.forEach((id) => tick(id, true)); state.shown = source.runs.length ? source.runs[0].id : null; choices(); await refresh(); await detail(); },
       // Some runs have changed; `fresh` says whether the list has other runs than before.
       async changed(ids, fresh) {
         const there = new Set(source.runs.map((run) => run.id));
         for (const id of state.ticked) if (!there.has(id)) { state.ticked.delete(id); curves.delete(id); }
         if (!there.has(state.shown)) { state.shown = source.runs.length ? source.runs[0].id : null; detail(); }
-        if (fresh) choices();
+        if (fresh) { choices(); charts.time(source.runs); }
         const moved = ids.filter((id) => state.ticked.has(id));
         await fetched(moved);
         list();
         if (moved.length || fresh) compare();
       },
       detail,
+      // Somebody is looking at the details: they should not move.
+      busy: () => details.matches(":hover") || details.contains(document.activeElement),
     };
   }
   return { start };
