@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import signal
 import time
 from collections.abc import Sequence
 
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offbeat.experiments.result import Glance, Watch
 from offbeat.messages import Job, Update
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
@@ -23,6 +26,18 @@ def update(of: Job, delta: Tensor, examples: int = 10) -> Update:
     return Update(
         job=of.id, client=of.client, version=of.version, delta=delta, steps=of.steps, examples=examples, wire_bytes=0
     )
+
+
+def interrupt_after(version: int) -> Watch:
+    """Stops a run as Ctrl-C would, by a real signal, once."""
+    sent: list[bool] = []
+
+    def watch(glance: Glance) -> None:
+        if glance.tally.version >= version and not sent:
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return watch
 
 
 class Arrivals:

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from offbeat.experiments.api import run as run
     from offbeat.experiments.experiment import Evaluation as Evaluation
     from offbeat.experiments.experiment import Experiment as Experiment
-    from offbeat.experiments.run import Result as Result
+    from offbeat.experiments.result import Result as Result
     from offbeat.messages import Job as Job
     from offbeat.messages import Update as Update
     from offbeat.track import Callback as Callback
@@ -93,7 +93,7 @@ _ROOMS = {
     "offbeat.engine": "Anarchic Available Buffered Gate KeepBusy PerArrival Periodic Rounds",
     "offbeat.experiments.api": "execute resume run",
     "offbeat.experiments.experiment": "Evaluation Experiment",
-    "offbeat.experiments.run": "Result",
+    "offbeat.experiments.result": "Result",
     "offbeat.messages": "Job Update",
     "offbeat.track": "Callback Ending MLflow RunInfo TensorBoard WandB",
     "offbeat.world": "World",

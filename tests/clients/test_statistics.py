@@ -13,7 +13,7 @@ from torch import Tensor
 from offbeat.clients import BUFFERS, Halves, Scaffold, Statistics
 from offbeat.experiments import api, config
 from offbeat.experiments.drive import alone
-from offbeat.experiments.run import Glance
+from offbeat.experiments.result import Glance
 from offbeat.messages import Update
 
 

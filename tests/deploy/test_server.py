@@ -19,7 +19,7 @@ from offbeat.experiments import checkpoint
 from offbeat.experiments.api import execute
 from offbeat.experiments.config import parse
 from offbeat.experiments.experiment import Experiment
-from offbeat.experiments.run import Result
+from offbeat.experiments.result import Result
 from offbeat.track import Callback, Ending, RunInfo
 
 BASE = """

@@ -17,7 +17,7 @@ from offbeat.errors import OffbeatError, RunFolderError
 from offbeat.experiments import api
 from offbeat.experiments.config import dump, parse
 from offbeat.experiments.folder import Origin, RunFolder, in_use, write_json
-from offbeat.experiments.run import Glance, Tally
+from offbeat.experiments.result import Glance, Tally
 
 
 class FakeLink:

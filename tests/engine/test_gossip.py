@@ -255,7 +255,7 @@ def test_what_a_network_cannot_do_is_refused(more: dict[str, Any], expected: str
 
 
 def test_a_network_is_resumed_exactly(tmp_path: Any) -> None:
-    from tests.experiments.test_first_day import interrupt_after
+    from tests.support import interrupt_after
 
     for rule, dispatch in ((ob.AFGA(), ob.Rounds(concurrency=4)), (ob.DAdam(), ob.Available())):
         out = tmp_path / type(rule).__name__

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -15,20 +12,15 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.support import Quadratics
+from tests.support import Quadratics, interrupt_after
 from torch import Tensor, nn
 
 import offbeat as ob
-from offbeat.algorithms.optimisers import AMSGrad
 from offbeat.cli import main
-from offbeat.compression import QSGD, TopK, Uniform
 from offbeat.data import Federated, Synthetic
 from offbeat.engine import Available, Loop, Simulated, Terms, Work, choose
-from offbeat.experiments import api, checkpoint, run
-from offbeat.experiments.experiment import Data, Experiment
-from offbeat.memory import Disk, Held
 from offbeat.models import LR
-from offbeat.world import Battery, Bernoulli, Constant, Devices, Speeds
+from offbeat.world import Battery, Bernoulli, Constant, Speeds
 
 CPU = torch.device("cpu")
 
@@ -135,17 +127,6 @@ def test_what_only_looks_like_a_partition_is_refused(partition: Any, expected: s
         ob.run(**settings(partition=partition, clients=None))
 
 
-def interrupt_after(version: int) -> run.Watch:
-    sent: list[bool] = []
-
-    def watch(glance: run.Glance) -> None:
-        if glance.tally.version >= version and not sent:
-            sent.append(True)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    return watch
-
-
 def test_a_run_with_objects_of_python_goes_on_with_the_same_call(tmp_path: pathlib.Path) -> None:
     torch.manual_seed(3)
     own = settings(model=nn.Linear(12, 3), partition=[np.arange(i, 300, 6) for i in range(6)], clients=None)
@@ -159,127 +140,6 @@ def test_a_run_with_objects_of_python_goes_on_with_the_same_call(tmp_path: pathl
     again = ob.run(**own, out=tmp_path / "cut", resume=True)
     assert torch.equal(again.x, whole.x)
     assert (tmp_path / "cut/updates.npy").read_bytes() == (tmp_path / "whole/updates.npy").read_bytes()
-
-
-def experiment(**more: Any) -> Experiment:
-    base: dict[str, Any] = {
-        "data": Data(source=Synthetic(examples=300, test_examples=60, features=12, classes=3), clients=6),
-        "algorithm": ob.CA2FL(),
-        "dispatch": ob.Buffered(concurrency=4, buffer=2),
-        "rounds": 20,
-        "evaluation": ob.Evaluation(every=5),
-    }
-    return Experiment(**(base | more))
-
-
-EXACT: dict[str, dict[str, Any]] = {
-    "scaffold, top-k with error feedback": {
-        "client": ob.Scaffold(lr=0.1, steps=3, batch_size=8),
-        "compression": ob.Compression(upload=TopK(rate=0.2), error_feedback=True),
-    },
-    "memory on disk": {"algorithm": ob.CA2FL(memory=Disk())},
-    "memory at the clients, decaying rate": {
-        "algorithm": ob.MIFA(memory=Held(), schedule="inverse"),
-        "dispatch": ob.Available(),
-        "world": ob.World(delay=Constant(), availability=Bernoulli(probability=0.6)),
-    },
-    "fedluck": {
-        "algorithm": ob.FedLuck(),
-        "dispatch": ob.Periodic(concurrency=6, period=2.0),
-        "world": ob.World(delay=Devices(median_up=200.0, median_step=0.05)),
-        "compression": ob.Compression(upload=TopK()),
-    },
-    "anarchic with batteries": {
-        "algorithm": ob.AFACS(),
-        "dispatch": ob.Anarchic(buffer=2),
-        "world": ob.World(effort=Battery(period=20.0)),
-    },
-    "amsgrad on calibrated updates, quantised both ways": {
-        "algorithm": ob.CA2FL(eta=0.01, optimiser=AMSGrad()),
-        "compression": ob.Compression(upload=QSGD(bits=4), download=Uniform(bits=8)),
-    },
-    "the last five models": {"algorithm": ob.AFACD(), "dispatch": ob.Rounds(concurrency=3, last_models=5)},
-    "feddyn": {
-        "algorithm": ob.FedDyn(alpha=0.1),
-        "client": ob.Dyn(alpha=0.1, lr=0.1),
-        "dispatch": ob.Rounds(concurrency=3),
-    },
-    "aced, devices that leave": {
-        "algorithm": ob.ACED(max_age=5),
-        "dispatch": ob.PerArrival(concurrency=4),
-        "world": ob.World(availability=Bernoulli(probability=0.7), on_leave="lost", trip_timeout=8.0),
-    },
-}
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_everything_is_resumed_exactly(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with checkpoints in between, and with what the clients keep."""
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(run, "CHECKPOINT_SHARE", 1e9)
-    described = experiment(**({"client": ob.SGD(lr=0.1, steps=3, batch_size=8)} | EXACT[name]))
-    whole = api.execute(described, out=tmp_path / "whole")
-    assert api.execute(described, out=tmp_path / "cut", watch=interrupt_after(6)).interrupted
-    again = api.resume(tmp_path / "cut")
-    assert torch.equal(again.x, whole.x)
-    assert (tmp_path / "cut/updates.npy").read_bytes() == (tmp_path / "whole/updates.npy").read_bytes()
-    assert not (tmp_path / "cut/memory").exists()
-
-
-def test_two_processes_do_not_write_into_one_folder(tmp_path: pathlib.Path) -> None:
-    tried: list[str] = []
-
-    def watch(glance: run.Glance) -> None:
-        if not tried:
-            with pytest.raises(ob.RunFolderError, match="another process is at work") as caught:
-                api.resume(tmp_path / "run")
-            tried.append(str(caught.value))
-
-    api.execute(experiment(), out=tmp_path / "run", watch=watch)
-    assert tried
-    assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "finished"
-
-
-def test_a_folder_whose_config_was_changed_is_not_resumed(tmp_path: pathlib.Path) -> None:
-    api.execute(experiment(), out=tmp_path / "run", watch=interrupt_after(7))
-    config = tmp_path / "run/config.toml"
-    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
-    with pytest.raises(ob.RunFolderError, match=r"config\.toml or the model has changed"):
-        api.resume(tmp_path / "run")
-
-
-def test_a_folder_with_a_lost_file_is_not_resumed(tmp_path: pathlib.Path) -> None:
-    api.execute(experiment(), out=tmp_path / "run", watch=interrupt_after(7))
-    (tmp_path / "run/metrics.jsonl").unlink()
-    with pytest.raises(ob.RunFolderError, match=r"metrics\.jsonl or updates\.npy is missing"):
-        api.resume(tmp_path / "run")
-
-
-def test_a_resumed_run_that_fails_keeps_its_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an earlier process has begun is not this one's to remove."""
-    api.execute(experiment(), out=tmp_path / "run", watch=interrupt_after(7))
-    checkpoint.clear(tmp_path / "run/checkpoint")
-
-    def full(self: object) -> None:
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(run.Run, "_turn", full)
-        with pytest.raises(ob.RunFolderError, match="no space left"):
-            api.resume(tmp_path / "run")
-    assert api.resume(tmp_path / "run").summary["rounds"] == 20
-
-
-def test_pruning_keeps_two_that_are_whole(tmp_path: pathlib.Path) -> None:
-    for n in range(3):
-        checkpoint.save(tmp_path, {"n": n})
-    (tmp_path / "00000003.json").unlink()  # killed between the two files
-    checkpoint.save(tmp_path, {"n": 3})
-    newest = tmp_path / "00000004.pt"
-    newest.write_bytes(newest.read_bytes()[:-50])
-    state = checkpoint.load(tmp_path, "cpu")
-    assert state is not None
-    assert state["n"] == 1
 
 
 def test_virtual_time_is_not_overshot() -> None:

@@ -20,7 +20,8 @@ from offbeat.experiments import api, checkpoint, config, run
 from offbeat.experiments.drive import together
 from offbeat.experiments.experiment import Data, Experiment
 from offbeat.experiments.own import OwnModel
-from offbeat.experiments.run import Result, Run
+from offbeat.experiments.result import Result
+from offbeat.experiments.run import Run
 from offbeat.experiments.sweep import Sweep, _pools
 
 BASE: dict[str, Any] = {

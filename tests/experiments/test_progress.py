@@ -11,7 +11,7 @@ from rich.console import Console
 from offbeat.data.preparing import Preparing, preparing, watched
 from offbeat.experiments import progress
 from offbeat.experiments.progress import Bars, Display, Measuring, SweepDisplay
-from offbeat.experiments.run import Glance, Tally
+from offbeat.experiments.result import Glance, Tally
 
 LABEL = "a label that is longer than a narrow terminal is wide, by far"
 

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.support import interrupt_after
 
 import offbeat as ob
 from offbeat.cli import main
@@ -105,17 +105,8 @@ def small(rounds: int = 30) -> Experiment:
 
 
 def interrupted_at(path: pathlib.Path, version: int) -> None:
-    """Run up to a version and stop as Ctrl-C would, by a real signal."""
-
-    sent: list[bool] = []
-
-    def watch(glance: run.Glance) -> None:
-        if glance.tally.version == version and not sent:
-            sent.append(True)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    result = api.execute(small(), out=path, watch=watch)
-    assert result.interrupted
+    """Run up to a version and stop."""
+    assert api.execute(small(), out=path, watch=interrupt_after(version)).interrupted
 
 
 def test_an_interrupted_run_goes_on_identically(tmp_path: pathlib.Path) -> None:

@@ -21,7 +21,7 @@ from offbeat.compression import TopK
 from offbeat.data import Digits
 from offbeat.engine import DISPATCHES
 from offbeat.experiments.folder import UPDATE, UpdateLog
-from offbeat.experiments.run import Glance
+from offbeat.experiments.result import Glance
 from offbeat.memory import MEMORIES
 from offbeat.models import LR, MLP
 from offbeat.world import Devices, HalfNormal

@@ -13,7 +13,7 @@ from offbeat.data import Digits
 from offbeat.experiments import api
 from offbeat.experiments.drive import alone
 from offbeat.experiments.experiment import Data, Experiment
-from offbeat.experiments.run import Glance, Result
+from offbeat.experiments.result import Glance, Result
 from offbeat.track import Callback
 
 

@@ -30,7 +30,7 @@ from offbeat.cli.common import (
 from offbeat.errors import ConfigError, OffbeatError
 
 if TYPE_CHECKING:
-    from offbeat.experiments.run import Watch
+    from offbeat.experiments.result import Watch
 
 
 @click.group(cls=Group)

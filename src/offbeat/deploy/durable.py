@@ -18,7 +18,7 @@ from offbeat.deploy.submission import Losses, Order, State, Submission
 from offbeat.deploy.tell import Said, Tell
 from offbeat.errors import OffbeatError
 from offbeat.experiments.folder import write_json
-from offbeat.experiments.run import Watch
+from offbeat.experiments.result import Watch
 
 START_SECONDS = 120.0  # for the SuperLink to listen
 LOOK_SECONDS = 0.5

@@ -14,7 +14,7 @@ from offbeat.deploy.processes import Programs, free_ports
 from offbeat.deploy.submission import Losses, Order, State, Submission
 from offbeat.deploy.tell import Said, Tell
 from offbeat.errors import OffbeatError
-from offbeat.experiments.run import Watch
+from offbeat.experiments.result import Watch
 
 LOOK_SECONDS = 0.2
 

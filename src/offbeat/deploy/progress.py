@@ -8,7 +8,7 @@ import pathlib
 from dataclasses import asdict
 
 from offbeat.experiments.folder import write_json
-from offbeat.experiments.run import Glance, Tally
+from offbeat.experiments.result import Glance, Tally
 
 NAME = "progress.json"
 

@@ -24,7 +24,8 @@ from offbeat.experiments.drive import alone
 from offbeat.experiments.experiment import Assembly, Experiment
 from offbeat.experiments.folder import Origin, read_json
 from offbeat.experiments.reality import Reality
-from offbeat.experiments.run import Result, Run, Watch
+from offbeat.experiments.result import Result, Watch
+from offbeat.experiments.run import Run
 from offbeat.track import Callback
 
 TIMEOUT = 3600.0  # seconds for a trip, unless world.trip_timeout says otherwise

@@ -16,7 +16,7 @@ from offbeat.deploy import log, progress
 from offbeat.deploy.flower import ENDED, Link
 from offbeat.errors import OffbeatError
 from offbeat.experiments.folder import in_use, read_json
-from offbeat.experiments.run import Glance
+from offbeat.experiments.result import Glance
 
 ASK_SECONDS = 5.0  # between two questions to Flower
 GONE_SECONDS = 2.0  # nobody at work in the folder for so long: the server app has died

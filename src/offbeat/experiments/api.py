@@ -21,7 +21,8 @@ from offbeat.experiments.experiment import Assembly, Data, Evaluation, Experimen
 from offbeat.experiments.folder import Origin, read_json
 from offbeat.experiments.interrupt import interruptible
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource
-from offbeat.experiments.run import Result, Run, Watch
+from offbeat.experiments.result import Result, Watch
+from offbeat.experiments.run import Run
 from offbeat.experiments.setting import setting
 from offbeat.models import Model
 from offbeat.track import Callback

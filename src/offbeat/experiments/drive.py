@@ -10,7 +10,8 @@ from offbeat.engine import Executor
 from offbeat.engine.executors import arithmetic, threads
 from offbeat.engine.executors.base import Outcome, Task
 from offbeat.errors import DivergenceError, OffbeatError
-from offbeat.experiments.run import Result, Run
+from offbeat.experiments.result import Result
+from offbeat.experiments.run import Run
 from offbeat.messages import Job
 
 

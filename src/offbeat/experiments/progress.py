@@ -16,7 +16,7 @@ from rich.table import Column
 from rich.text import Text
 
 from offbeat.data.preparing import Preparing, watched
-from offbeat.experiments.run import Glance, Watch
+from offbeat.experiments.result import Glance, Watch
 
 PLAIN_SECONDS = 5.0  # between two plain lines
 WIDE = 60  # columns in which there is room for the time that is left

@@ -9,8 +9,8 @@ import pathlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +26,7 @@ from offbeat.experiments import checkpoint
 from offbeat.experiments.experiment import Assembly
 from offbeat.experiments.folder import STATUS, Origin, RunFolder, name_of, write_atomic, write_json
 from offbeat.experiments.reality import MEMORY, Carrier, Reality
+from offbeat.experiments.result import Glance, Result, Tally, Watch
 from offbeat.messages import Job, Update
 from offbeat.track import Audience, Callback, Ending, RunInfo
 
@@ -33,73 +34,6 @@ CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
 WATCH_SECONDS = 0.1
 FRUITLESS = 100_000  # events in a row without an update, after which a run is given up
-
-
-@dataclass
-class Tally:
-    """What has happened so far."""
-
-    version: int = 0
-    virtual_seconds: float = 0.0
-    wall_seconds: float = 0.0
-    updates: int = 0  # aggregated
-    lost: int = 0
-    late: int = 0
-    refused: dict[str, int] = field(default_factory=dict)  # by the gate, for each reason
-    client_steps: int = 0
-    bytes_up: int = 0
-    staleness_sum: int = 0
-    staleness_max: int = 0
-
-    @property
-    def staleness_mean(self) -> float:
-        return self.staleness_sum / self.updates if self.updates else 0.0
-
-    def count(self, outcome: Outcome) -> None:
-        self.virtual_seconds = outcome.now
-        self.version += outcome.stepped
-        if outcome.refused is not None:
-            self.refused[outcome.refused] = self.refused.get(outcome.refused, 0) + 1
-        elif isinstance(outcome.event, Lost):
-            self.lost += 1
-        elif isinstance(outcome.event, Arrival):
-            self.client_steps += outcome.event.update.steps
-            self.bytes_up += outcome.event.update.wire_bytes
-            if outcome.aggregated:
-                self.updates += 1
-                self.staleness_sum += outcome.staleness
-                self.staleness_max = max(self.staleness_max, outcome.staleness)
-            else:
-                self.late += 1
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came out."""
-
-    x: Tensor
-    summary: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    folder: pathlib.Path | None = None
-    interrupted: bool = False
-
-    @property
-    def accuracy(self) -> float:
-        return float(self.summary["accuracy"])
-
-
-@dataclass(frozen=True)
-class Glance:
-    """What a progress display is shown."""
-
-    tally: Tally
-    rounds: int
-    virtual_limit: float | None
-    metrics: list[dict[str, Any]]
-    real: bool = False  # its seconds are those of the wall
-
-
-Watch = Callable[[Glance], None]
 
 
 class Run:

@@ -17,7 +17,7 @@ from offbeat.experiments.drive import together
 from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.folder import SWEEP, read_json, write_json
 from offbeat.experiments.interrupt import interruptible
-from offbeat.experiments.run import Result, Watch
+from offbeat.experiments.result import Result, Watch
 from offbeat.track import Callback
 
 TOGETHER = 16  # runs at once, most

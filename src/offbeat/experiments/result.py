@@ -1,0 +1,79 @@
+"""What a run tells: how far it is, and what came out."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from offbeat.engine import Arrival, Lost, Outcome
+
+
+@dataclass
+class Tally:
+    """What has happened so far."""
+
+    version: int = 0
+    virtual_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    updates: int = 0  # aggregated
+    lost: int = 0
+    late: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # by the gate, for each reason
+    client_steps: int = 0
+    bytes_up: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+
+    @property
+    def staleness_mean(self) -> float:
+        return self.staleness_sum / self.updates if self.updates else 0.0
+
+    def count(self, outcome: Outcome) -> None:
+        self.virtual_seconds = outcome.now
+        self.version += outcome.stepped
+        if outcome.refused is not None:
+            self.refused[outcome.refused] = self.refused.get(outcome.refused, 0) + 1
+        elif isinstance(outcome.event, Lost):
+            self.lost += 1
+        elif isinstance(outcome.event, Arrival):
+            self.client_steps += outcome.event.update.steps
+            self.bytes_up += outcome.event.update.wire_bytes
+            if outcome.aggregated:
+                self.updates += 1
+                self.staleness_sum += outcome.staleness
+                self.staleness_max = max(self.staleness_max, outcome.staleness)
+            else:
+                self.late += 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out."""
+
+    x: Tensor
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    folder: pathlib.Path | None = None
+    interrupted: bool = False
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.summary["accuracy"])
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What a progress display is shown."""
+
+    tally: Tally
+    rounds: int
+    virtual_limit: float | None
+    metrics: list[dict[str, Any]]
+    real: bool = False  # its seconds are those of the wall
+
+
+Watch = Callable[[Glance], None]
