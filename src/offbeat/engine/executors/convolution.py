@@ -107,7 +107,7 @@ def _depthwise_weight(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
     parts = max(1, min(images // n * height * width // 1024, 2048 // (n * kh * kw)))
     sums = torch.empty((parts, n, kh * kw, channels), dtype=torch.float32, device=x.device)
     kernels.depthwise_weight_gradient(x, g, sums, kh, kw)
-    return sums.sum(0).transpose(1, 2).reshape(n, channels, 1, kh, kw)
+    return sums.sum(0).transpose(1, 2).contiguous().view(n, channels, 1, kh, kw)
 
 
 @_depthwise_weight.register_fake

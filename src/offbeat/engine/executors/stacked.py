@@ -140,14 +140,26 @@ class _Conv2d(nn.Conv2d):
     def products(self, x: Tensor) -> Tensor:
         n, out = self.weight.shape[:2]
         batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
+        if self._tiles(height, width):
+            return self._patches(x)
         if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
-            if self.kernel_size != (1, 1) or self.groups > 1:
-                return convolution.stacked_conv2d(x, self.weight, self.padding, self.groups)
-            y = _product(x.permute(0, 2, 3, 1).reshape(n, -1, channels), self.weight.flatten(2))
-            return y.view(n * batch, height, width, out).permute(0, 3, 1, 2)  # channels-last
+            return convolution.stacked_conv2d(x, self.weight, self.padding, self.groups)
         side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
         y = conv2d(side, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
         return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])
+
+    def _tiles(self, height: int, width: int) -> bool:
+        """Whether the kernel goes over the image like a tile over a floor, as those of 1×1 and of patches do."""
+        (kh, kw), plain = self.kernel_size, self.groups == 1 and set(self.dilation) == {1} and set(self.padding) == {0}
+        return plain and self.stride == (kh, kw) and height % kh == 0 and width % kw == 0
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """One matrix product for each client; images come out channels-last."""
+        n, out, channels, kh, kw = self.weight.shape
+        images, _, height, width = x.shape
+        tiles = x.reshape(images, channels, height // kh, kh, width // kw, kw).permute(0, 2, 4, 1, 3, 5)
+        y = _product(tiles.reshape(n, -1, channels * kh * kw), self.weight.flatten(2))
+        return y.view(images, height // kh, width // kw, out).permute(0, 3, 1, 2)
 
     def biased(self, y: Tensor) -> Tensor:
         if self.bias is None:
