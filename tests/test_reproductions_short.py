@@ -20,7 +20,7 @@ def short(name: str, labels: list[str], out: pathlib.Path, **changes: Any) -> di
     """Summaries of some cells with the file's first seed, by label."""
     table = tables(name)
     cells = [cell for cell in Sweep.plan(table, [], table.get("seeds", [0])[:1]).cells if cell.label in labels]
-    cells = [dataclasses.replace(cell, table=cell.table | changes) for cell in cells]
+    cells = [dataclasses.replace(cell, table=cell.table | {"executor": "vectorised"} | changes) for cell in cells]
     ended = Sweep(cells).run(out, MNIST, lambda cells: [None] * len(cells))
     return {cell.label: summary or {} for cell, summary in ended}
 

@@ -40,6 +40,7 @@ def test_long_updates_are_refused_counted_and_logged(tmp_path: pathlib.Path) -> 
     log = np.load(tmp_path / "run" / "updates.npy")
     assert (log["status"] == STATUS.index("too long")).sum() == refused["too long"] > 0
     assert (log["status"] == 0).sum() == result.summary["updates"]
+    assert log["bytes"].sum() == result.summary["bytes_up"], "what is refused has come all the same"
     assert result.summary["accuracy"] != free.summary["accuracy"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from offbeat.experiments.folder import UPDATE
-from offbeat.report import html, payload, read
+from offbeat.report import html, payload, read, series
 
 
 def inside(page: str) -> Any:
@@ -48,7 +48,7 @@ def test_what_a_rule_has_of_its_own(runs: pathlib.Path) -> None:
     assert gossip["network"]["nodes"] == 12
     assert len(gossip["network"]["edges"]) == 12  # two rings of six
     assert all(value > 0 for value in payload.curve(read.read(runs / "cafga"))["consensus"][1:])
-    assert len(luck["plan"]) == payload.DEVICES
+    assert len(luck["plan"]) == series.DEVICES
     first = luck["plan"][0]
     least = np.unravel_index(np.argmin(first["phi"]), np.shape(first["phi"]))
     assert abs(first["ks"][least[0]] - first["k"]) <= 2

@@ -22,7 +22,7 @@ def export(runs: Sequence[pathlib.Path], file: pathlib.Path, updates: bool) -> N
     RUN is a run folder or that of a sweep; the first column names the run.  What a killed run has left half-written is
     an error; `offbeat resume` mends it.
     """
-    from offbeat.experiments import export as tables
+    from offbeat.report import export as tables
 
     table = tables.updates(runs) if updates else tables.metrics(runs)
     if str(file) == "-":

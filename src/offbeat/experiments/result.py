@@ -35,13 +35,14 @@ class Tally:
     def count(self, outcome: Outcome) -> None:
         self.virtual_seconds = outcome.now
         self.version += outcome.stepped
+        if isinstance(outcome.event, Arrival):
+            self.bytes_up += outcome.event.update.wire_bytes  # also of what is refused: it has come
         if outcome.refused is not None:
             self.refused[outcome.refused] = self.refused.get(outcome.refused, 0) + 1
         elif isinstance(outcome.event, Lost):
             self.lost += 1
         elif isinstance(outcome.event, Arrival):
             self.client_steps += outcome.event.update.steps
-            self.bytes_up += outcome.event.update.wire_bytes
             if outcome.aggregated:
                 self.updates += 1
                 self.staleness_sum += outcome.staleness

@@ -17,12 +17,11 @@ CURVE = ("version", "virtual_seconds", "bytes_up", "accuracy", "loss")
 SHOWN = ("accuracy", "best_accuracy", "staleness_mean", "staleness_max", "lost", "virtual_seconds", "bytes_up")
 COLUMNS = 400  # clients, or groups of them, in the map of who has which labels
 NODES = 150  # of a network that is drawn
-DEVICES = 12  # whose φ is drawn
 
 
 def safe(value: Any, depth: int = 8) -> Any:
     """As JSON can say it: finite numbers, text that is text, nothing deep."""
-    if isinstance(value, bool | None.__class__):
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
         return value if math.isfinite(value) and abs(value) < 1e300 else None
@@ -33,12 +32,12 @@ def safe(value: Any, depth: int = 8) -> Any:
     return clean(str(value))
 
 
-def row(record: Record, number: str) -> dict[str, Any]:
+def row(record: Record, name: str) -> dict[str, Any]:
     """A run in the list of runs."""
     last = record.metrics[-1] if record.metrics else {}
-    progress = {name: last[name] for name in ("version", "virtual_seconds", "accuracy") if name in last}
+    progress = {key: last[key] for key in ("version", "virtual_seconds", "accuracy") if key in last}
     return {
-        "id": number,
+        "id": name,
         "label": record.label,
         "seed": record.seed,
         "folder": record.name,
@@ -49,7 +48,7 @@ def row(record: Record, number: str) -> dict[str, Any]:
         "target": record.target,
         "real": record.summary.get("real") is True,
         **progress,
-        "summary": safe({name: record.summary[name] for name in SHOWN if record.summary.get(name) is not None}),
+        "summary": safe({key: record.summary[key] for key in SHOWN if record.summary.get(key) is not None}),
     }
 
 
@@ -89,13 +88,13 @@ def _of_log(log: Log, record: Record) -> dict[str, Any]:
     cuts, busy = series.at_work(log, clients)
     some, rows = series.trips(log)
     place = {int(client): at for at, client in enumerate(some)}
-    gone, sizes = lost(rows), _sizes(record)
+    gone, sizes = lost(rows), record.sizes
     took, counts = series.durations(log)
     found = {
         "clients": clients,
         "trips": len(log),
         "lost": int(lost(log).sum()),
-        "refused": _refused(log),
+        "refused": _to_nothing(log),
         "staleness": _columns(("tau", "count"), series.staleness(log)),
         "staleness_over_time": _columns(("time", "mean", "most"), series.staleness_over_time(log)),
         "concurrency": _columns(("time", "busy"), series.concurrency(log)),
@@ -120,15 +119,10 @@ def _of_log(log: Log, record: Record) -> dict[str, Any]:
     return found
 
 
-def _refused(log: Log) -> dict[str, int]:
+def _to_nothing(log: Log) -> dict[str, int]:
     """How many trips came to nothing for which reason."""
     counts = np.bincount(log["status"], minlength=len(STATUS))[: len(STATUS)]
     return {name: int(count) for name, count in zip(STATUS, counts, strict=True) if count and name != "aggregated"}
-
-
-def _sizes(record: Record) -> Any:
-    sizes = record.setting.get("sizes")
-    return np.array(sizes, dtype=np.int64) if sizes else None
 
 
 def _partition(setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +137,7 @@ def _plan(setting: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For each device what it chose, and φ over what it could have chosen."""
     plan = setting["plan"]
     found = []
-    for device, (chosen, rate, alpha, beta) in enumerate(plan[:DEVICES]):
+    for device, (chosen, rate, alpha, beta) in enumerate(plan[: series.DEVICES]):
         k = np.union1d(np.arange(2, 61, 2, dtype=float), [chosen])
         delta = np.union1d(np.round(np.linspace(0.02, 1.0, 50), 2), [rate])
         values = np.log10(phi(k[:, None], delta[None, :], alpha, beta, setting["period"], setting["exponent"]))

@@ -108,10 +108,8 @@ def concurrency(record: Record) -> Figure:
 def participation(record: Record) -> Figure:
     """Each client's part of the updates beside its part of the data."""
     figure, axes = _column()
-    sizes = record.setting.get("sizes")
-    known = np.array(sizes, dtype=np.int64) if sizes else None
-    data, updates, who = series.participation(record.log(), record.clients, known)
-    if known is None:
+    data, updates, who = series.participation(record.log(), record.clients, record.sizes)
+    if record.sizes is None:
         axes.plot(who, 100 * updates, ".", markersize=4, alpha=0.6, markeredgewidth=0)
         axes.set(xlabel="client", ylabel="part of the updates (%)")
         return figure
@@ -221,7 +219,9 @@ def of_run(record: Record) -> dict[str, Figure]:
     if "partition" in record.setting:
         pictures["partition"] = partition(np.array(record.setting["partition"]))
     if "plan" in record.setting:
-        pictures |= {f"plan-{device}": plan(record, device) for device in range(min(12, len(record.setting["plan"])))}
+        pictures |= {
+            f"plan-{device}": plan(record, device) for device in range(min(series.DEVICES, len(record.setting["plan"])))
+        }
     if "network" in record.setting:
         pictures["network"] = network(record)
     if record.metrics and "consensus" in record.metrics[0]:

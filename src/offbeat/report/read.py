@@ -79,6 +79,12 @@ class Record:
                 return known
         return 0
 
+    @property
+    def sizes(self) -> NDArray[np.int64] | None:
+        """How many examples each client has, where that was written down."""
+        sizes = self.setting.get("sizes")
+        return np.array(sizes, dtype=np.int64) if sizes else None
+
     def log(self) -> Log:
         """The trips so far; none where they cannot be read."""
         try:

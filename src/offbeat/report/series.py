@@ -22,6 +22,7 @@ ROWS, COLUMNS = 100, 120  # clients, or groups of them, and pieces of time, in t
 DETAIL = 40  # clients whose single trips are drawn
 TRIPS = 3000  # of those clients, at most
 POINTS = 1500  # clients in a scatter plot, at most
+DEVICES = 12  # whose φ is drawn
 
 
 def edges(log: Log, bins: int = BINS) -> Floats:
