@@ -260,9 +260,11 @@ def test_the_divisor_is_fixed() -> None:
     np.testing.assert_allclose(v, rows.sum(axis=0) / 5, rtol=1e-14)
 
 
-def test_noise_follows_from_the_seed_the_step_and_the_sum() -> None:
+@pytest.mark.parametrize("by_sum", [False, True])
+def test_noise_follows_from_the_seed_and_the_step_and_if_need_be_from_the_sum(by_sum: bool) -> None:
     def steps(seed: int, *sums: float) -> list[NDArray[np.float64]]:
         combine = Private(noise_multiplier=1.0)
+        combine.by_sum = by_sum
         combine.start(torch.zeros(50, dtype=torch.float64), seed, updates=1)
         found = []
         for value in sums:
@@ -273,7 +275,8 @@ def test_noise_follows_from_the_seed_the_step_and_the_sum() -> None:
 
     one, two = steps(1, 0.01, 0.01)
     assert np.array_equal(steps(1, 0.01)[0], one)
-    for other in (two, steps(2, 0.01)[0], steps(1, 0.02)[0]):
+    assert np.allclose(steps(1, 0.02)[0], one, rtol=0, atol=1e-14) != by_sum
+    for other in (two, steps(2, 0.01)[0], *([steps(1, 0.02)[0]] if by_sum else [])):
         assert abs(np.corrcoef(one, other)[0, 1]) < 0.6
         assert np.abs(one - other).max() > 0.5
 

@@ -153,7 +153,7 @@ def test_the_command_line_tells_epsilon(tmp_path: pathlib.Path) -> None:
     ran = CliRunner().invoke(main, ["run", str(tmp_path / "my.toml"), "--out", str(tmp_path / "run")])
     assert ran.exit_code == 0, ran.output
     told = json.loads((tmp_path / "run/summary.json").read_text())["epsilon"]
-    assert "ε" in ran.output
+    assert "ε at δ = 1e-05" in ran.output
     assert f"{told:.3g}" in ran.output
 
 

@@ -18,9 +18,11 @@ NOISE = "noise.key"
 
 
 def server_seed(algorithm: Algorithm, seed: int, folder: pathlib.Path | None) -> int:
-    """The run's seed; where the rule adds private noise the secret of its folder, or a new one for a new run."""
-    if private(algorithm) is None:
+    """The run's seed; for a rule that adds private noise the secret of its folder, or a new one for a new run."""
+    hidden = private(algorithm)
+    if hidden is None:
         return seed
+    hidden.by_sum = True
     if folder is None or not (folder / NOISE).is_file():
         if folder is not None and (any(folder.glob("checkpoint/*.pt")) or (folder / "summary.json").is_file()):
             raise RunFolderError(f"{folder / NOISE} is missing: the run's noise cannot be drawn again")
@@ -31,13 +33,13 @@ def server_seed(algorithm: Algorithm, seed: int, folder: pathlib.Path | None) ->
         raise RunFolderError(f"{folder / NOISE} is no key") from None
 
 
-def keep(algorithm: Algorithm, seed: int, folder: pathlib.Path) -> None:
-    """Lay a new run's secret into its folder, for this user alone."""
+def keep(algorithm: Algorithm, folder: pathlib.Path) -> None:
+    """Lay the secret with which a new run has started into its folder, for this user alone."""
     if private(algorithm) is None or (folder / NOISE).is_file():
         return
     part = folder / f".{NOISE}.part"
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-        file.write(f"{seed:x}\n")
+        file.write(f"{algorithm.seed:x}\n")
         file.flush()
         os.fsync(file.fileno())
     part.replace(folder / NOISE)

@@ -53,14 +53,13 @@ def serve(
     nodes = Nodes(assembly.work.data.clients)
     dialect = Flat(assembly.work.layout, experiment.compression)
     transport = Flower(grid, dialect, nodes, experiment.world.trip_timeout or TIMEOUT)
-    seed = server_seed(experiment.algorithm, experiment.seed, out)
-    reality = _reality(assembly, nodes, dialect, seed)
+    reality = _reality(assembly, nodes, dialect, out)
     run = Run(assembly, interrupted or threading.Event(), watch, out, transport, reality, callbacks)
     busy = least or min(nodes.clients, getattr(experiment.dispatch, "concurrency", nodes.clients))
     begun = is_begun(out, assembly)
     if not begun:
         run.open(out, resolved(experiment, assembly), Origin(data_dir, modules))
-    keep(experiment.algorithm, seed, out)
+    keep(run.loop.algorithm, out)
     transport.log = TripLog(out)
     try:
         if begun:
@@ -104,8 +103,7 @@ def replay(folder: pathlib.Path, data_dir: str | None = None) -> Replay:
     nodes = Nodes(assembly.work.data.clients)
     dialect = Flat(assembly.work.layout, experiment.compression)
     transport = Replayed(folder, dialect, nodes)
-    seed = server_seed(experiment.algorithm, experiment.seed, folder)
-    loop = _reality(assembly, nodes, dialect, seed).loop(assembly, transport)
+    loop = _reality(assembly, nodes, dialect, folder).loop(assembly, transport)
     same = turned(loop, version) and torch.equal(loop.algorithm.x, x)
     return Replay(loop.algorithm.version, transport.updates, same, loop.algorithm.x)
 
@@ -130,8 +128,9 @@ def assemble(experiment: Experiment, data_dir: str | None) -> Assembly:
     return dataclasses.replace(experiment, executor="sequential").assemble(data_dir)
 
 
-def _reality(assembly: Assembly, nodes: Nodes, dialect: Flat, seed: int) -> Reality:
+def _reality(assembly: Assembly, nodes: Nodes, dialect: Flat, folder: pathlib.Path) -> Reality:
     rule, plans = assembly.experiment.client, assembly.experiment.algorithm.plans
     own = Terms(rule.steps or 0)  # 0: as many as the client's own data makes
     terms = assembly.terms if plans else lambda client: own
-    return Reality(real_world(nodes), terms, dialect.outgoing, seed)
+    seed = assembly.experiment.seed
+    return Reality(real_world(nodes), terms, dialect.outgoing, lambda rule: server_seed(rule, seed, folder))

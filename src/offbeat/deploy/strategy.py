@@ -126,16 +126,16 @@ class AsyncStrategy:
         """The server loop, at the beginning of a run."""
         privacy.check_statistics(self.algorithm, wire.b is not None)
         algorithm, dispatch = copy.deepcopy(self.algorithm), copy.deepcopy(self.dispatch)
-        seed = server_seed(algorithm, self.seed, self.folder)
-        if self.folder is not None:
-            keep(algorithm, seed, self.folder)
         half = Statistics(wire.b) if wire.b is not None else None
         world = real_world(nodes)
         beside = {BUFFERS: wire.b.numel()} if wire.b is not None else {}
         loop = Loop(
             algorithm, dispatch, world, transport, nodes.clients, lambda _: Terms(0), self.seed, half, self.gate, beside
         )
+        seed = server_seed(algorithm, self.seed, self.folder)
         algorithm.start(wire.x, nodes.clients, seed, updates=dispatch.updates)
+        if self.folder is not None:
+            keep(algorithm, self.folder)
         if half is not None:
             half.start(wire.x, nodes.clients)
         return loop

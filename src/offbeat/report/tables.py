@@ -51,13 +51,14 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     targets = {s["target"] for group in summaries.values() for s in group if s}
     target = targets.pop() if len(targets) == 1 else None
     seeds = max(len(group) for group in summaries.values())
+    deltas = {f"{s['delta']:g}" for group in summaries.values() for s in group if s and "delta" in s}
     caption = "accuracy: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
+    caption += f"; ε at δ = {', '.join(sorted(deltas))}" if deltas else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
     table.add_column("", style="bold", overflow="fold", min_width=LABEL)
     real = all(s.get("real") for group in summaries.values() for s in group)
     timed = f"s to {100 * target:g} %" if target else "s" if real else "virtual s"
-    hidden = any("epsilon" in s for group in summaries.values() for s in group if s)
-    columns = ("acc %", timed, *(("ε",) if hidden else ()), "rounds", "up", "τ mean/max")
+    columns = ("acc %", timed, *(("ε",) if deltas else ()), "rounds", "up", "τ mean/max")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for name, whole in summaries.items():
@@ -71,7 +72,7 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             label,
             spread([s["accuracy_last10"] for s in group], scale=100),
             _time(group, target),
-            *((_epsilon(group),) if hidden else ()),
+            *((_epsilon(group),) if deltas else ()),
             f"{statistics.fmean(s['rounds'] for s in group):,.0f}",
             size(statistics.fmean(s["bytes_up"] for s in group)),
             f"{statistics.fmean(s['staleness_mean'] for s in group):.2f}/{max(s['staleness_max'] for s in group)}",

@@ -43,6 +43,10 @@ class Private(Combine):
     delta: Delta = 1e-5
     """δ, at which ε is told; well below one over the number of clients."""
 
+    by_sum = False
+    """Whether the noise follows from the sum, too.  A server of real clients that is killed after it has sent a version
+    and before it has saved it makes that version again, of other updates: with the same noise, the difference of the
+    two would tell all."""
     state_names: ClassVar[tuple[str, ...]] = ("total", "steps", "present", "squares", "spent")
 
     def check(self, updates: int | None) -> None:
@@ -77,17 +81,13 @@ class Private(Combine):
         return v
 
     def noised(self) -> Tensor:
-        """The sum behind its noise.
-
-        The noise follows from the seed, the step and the sum itself.  So the same step has the same noise, and one that
-        is made again with other updates (a server was killed after it had sent a version, and before it had saved
-        it) has another: their difference tells nothing.
-        """
+        """The sum behind its noise, which NumPy draws, so that it is the same on every device."""
         if not self.noise_multiplier:
             return self.total.clone()
-        total = self.total.cpu().numpy()
-        mark = int.from_bytes(hashlib.blake2b(total.tobytes(), digest_size=8).digest(), "little")
-        random = stream(self.seed, "noise", self.steps, mark)
-        noise = random.standard_normal(total.shape, dtype=total.dtype)
-        noise *= self.noise_multiplier * self.clip
-        return self.total + torch.from_numpy(noise).to(self.total.device)
+        random = stream(self.seed, "noise", self.steps, self._mark() if self.by_sum else 0)
+        noise = torch.from_numpy(random.standard_normal(self.total.shape)).to(self.total)
+        return noise.mul_(self.noise_multiplier * self.clip).add_(self.total)
+
+    def _mark(self) -> int:
+        total = self.total.cpu().numpy().tobytes()
+        return int.from_bytes(hashlib.blake2b(total, digest_size=8).digest(), "little")
