@@ -7,7 +7,21 @@ import torch
 from tests.support import Quadratics
 
 from offbeat.algorithms import FedBuff
-from offbeat.engine import Arrival, Buffered, Dispatch, KeepBusy, Loop, Lost, PerArrival, Rounds, Simulated, Terms
+from offbeat.engine import (
+    Anarchic,
+    Arrival,
+    Available,
+    Buffered,
+    Dispatch,
+    KeepBusy,
+    Loop,
+    Lost,
+    PerArrival,
+    Periodic,
+    Rounds,
+    Simulated,
+    Terms,
+)
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
 from offbeat.world import Bernoulli, Constant, HalfNormal, World
@@ -109,6 +123,25 @@ def test_a_lost_client_is_replaced_so_that_the_buffer_fills(dispatch: Dispatch) 
     for _ in range(50):
         loop.turn()
     assert loop.algorithm.version >= 2
+
+
+PLANNED = [Buffered(concurrency=5, buffer=3), KeepBusy(concurrency=5, buffer=3), PerArrival(concurrency=5)]
+
+
+@pytest.mark.parametrize("dispatch", [*PLANNED, Rounds(concurrency=4), Anarchic(buffer=3)], ids=repr)
+def test_steps_are_made_with_as_many_updates_as_is_said(dispatch: Dispatch) -> None:
+    """A private sum is divided by this number."""
+    loop = start(dispatch, World(delay=HalfNormal(), loss=0.0), 6)
+    counts, since = [], 0
+    while loop.algorithm.version < 20:
+        outcome = loop.turn()
+        since += outcome.aggregated
+        if outcome.stepped:
+            counts.append(since)
+            since = 0
+    assert set(counts) == {dispatch.updates}
+    assert Periodic().updates is None
+    assert Available().updates is None
 
 
 def test_who_is_asleep_is_not_asked_and_the_server_looks_again() -> None:

@@ -12,6 +12,7 @@ import torch
 from tests.engine.test_executors import NORMED, RULES, SHAPE, built, federated, jobs
 from torch import Tensor, nn
 
+from offbeat.algorithms import COMBINES
 from offbeat.clients import SGD, ClientRule
 from offbeat.data import Federated, from_arrays
 from offbeat.engine import Work
@@ -57,6 +58,21 @@ def test_programs_do_what_the_plain_executor_does(
     fast = moved(kind(on_gpu(module, rule), compiled))
     assert ((fast - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
     assert torch.equal(fast, moved(kind(on_gpu(module, rule), compiled))), "the same bytes every time"
+
+
+@pytest.mark.parametrize("name", COMBINES)
+def test_updates_are_combined_as_on_a_cpu(name: str) -> None:
+    """Private noise is the very same."""
+    random = torch.Generator().manual_seed(0)
+    rows = [torch.randn(100_003, generator=random) for _ in range(7)]
+    found = []
+    for device in ("cpu", "cuda"):
+        combine = COMBINES[name]()
+        combine.start(rows[0].to(device), seed=1, updates=7)
+        for client, row in enumerate(rows):
+            combine.add(client, row.to(device), scale=0.5 + client / 10)
+        found.append(combine.take().cpu())
+    assert (found[0] - found[1]).abs().max() < 1e-6
 
 
 def test_lanes_have_running_statistics_of_their_own() -> None:

@@ -51,12 +51,14 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     targets = {s["target"] for group in summaries.values() for s in group if s}
     target = targets.pop() if len(targets) == 1 else None
     seeds = max(len(group) for group in summaries.values())
+    deltas = {f"{s['delta']:g}" for group in summaries.values() for s in group if s and "delta" in s}
     caption = "accuracy: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
+    caption += f"; ε at δ = {', '.join(sorted(deltas))}" if deltas else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
     table.add_column("", style="bold", overflow="fold", min_width=LABEL)
     real = all(s.get("real") for group in summaries.values() for s in group)
     timed = f"s to {100 * target:g} %" if target else "s" if real else "virtual s"
-    columns = ("acc %", timed, "rounds", "up", "τ mean/max")
+    columns = ("acc %", timed, *(("ε",) if deltas else ()), "rounds", "up", "τ mean/max")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for name, whole in summaries.items():
@@ -70,11 +72,18 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             label,
             spread([s["accuracy_last10"] for s in group], scale=100),
             _time(group, target),
+            *((_epsilon(group),) if deltas else ()),
             f"{statistics.fmean(s['rounds'] for s in group):,.0f}",
             size(statistics.fmean(s["bytes_up"] for s in group)),
             f"{statistics.fmean(s['staleness_mean'] for s in group):.2f}/{max(s['staleness_max'] for s in group)}",
         )
     return table
+
+
+def _epsilon(group: Sequence[Mapping[str, Any]]) -> str:
+    """The largest of the seeds; nothing where one of them has none."""
+    found = [s.get("epsilon") for s in group]
+    return "–" if None in found else f"{max(found):.3g}"  # type: ignore[type-var]
 
 
 def compared(records: Sequence[Record], target: float | None = None) -> Table:
