@@ -19,6 +19,7 @@ from offbeat.experiments import api, config
 from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.sweep import Sweep, _pools, merge
 from offbeat.messages import Job, Update
+from offbeat.report import payload, read
 from offbeat.seeds import torch_stream
 
 BASE: dict[str, Any] = {
@@ -215,6 +216,8 @@ def test_who_attacks_stands_in_the_folder(tmp_path: pathlib.Path) -> None:
     listed = json.loads((tmp_path / "run/setting.json").read_text())["attackers"]
     assert listed == sorted(described.assemble().attackers)
     assert config.parse(config.read(tmp_path / "run/config.toml")).world == described.world
+    (record,) = read.records([tmp_path / "run"])
+    assert payload.detail(record)["attackers"] == 4
 
 
 def test_no_attack_leaves_no_trace_and_costs_nothing(tmp_path: pathlib.Path) -> None:

@@ -125,12 +125,12 @@ class Omniscient(Forgery):
     """Attackers that see what arrives from honest clients.
 
     The papers speak of rounds, in which attackers know the updates of all others.  Without rounds these are the latest
-    that have arrived, whatever version they started from, and whether or not the server lets them in; as many as the
-    server's buffer holds come closest to a round.  Before the first of them an attacker knows its own Δ alone.
+    that have arrived.  Before the first of them an attacker knows its own Δ alone.
     """
 
     latest: Count = 10
-    """How many of the latest honest updates are known."""
+    """How many honest updates are known: the latest that have arrived, whatever version they started from, and whether
+    or not the server let them in.  As many as its buffer holds come closest to a round."""
 
     def overhears(self) -> int:
         return self.latest
