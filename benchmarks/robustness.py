@@ -25,8 +25,8 @@ HEAD = """\
 # Which rule survives which attack
 
 {setting}
-All rules meet the same attackers, delays and batches. A figure is the accuracy in per cent after {rounds} steps, the mean
-of {seeds} seeds; 10 % is what guessing gets. No rule is told how many attack: each is set up once, for all shares.
+All rules meet the same attackers, delays and batches. A figure is the accuracy in per cent after {rounds} steps, the
+mean of {seeds} seeds; 10 % is what guessing gets. No rule is told how many attack: each is set up once, for all shares.
 
 <!-- not run: takes minutes and needs MNIST -->
 ```bash

@@ -6,6 +6,7 @@ from offbeat.algorithms.afga import AFGA, CAFGA
 from offbeat.algorithms.area import AREA
 from offbeat.algorithms.base import Algorithm
 from offbeat.algorithms.ca2fl import CA2FL
+from offbeat.algorithms.combine import COMBINES, Combine
 from offbeat.algorithms.decentralised import DSGD, PGA, DAdam
 from offbeat.algorithms.dude import DuDeASGD
 from offbeat.algorithms.fadas import FADAS
@@ -65,6 +66,7 @@ __all__ = [
     "AREA",
     "CA2FL",
     "CAFGA",
+    "COMBINES",
     "DSGD",
     "FADAS",
     "MFCA2FL",
@@ -74,6 +76,7 @@ __all__ = [
     "STALENESS",
     "TOPOLOGIES",
     "Algorithm",
+    "Combine",
     "DAdam",
     "DuDeASGD",
     "FedAMSGrad",

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.mean import Mean
+from offbeat.algorithms.combine import Combine, Mean
 from offbeat.memory import Dense, Memory
 from offbeat.messages import Job, Update
 from offbeat.options import Positive
@@ -39,6 +39,8 @@ class AFACD(Algorithm):
     """What a worker returns: Δ_i as it is, or Δ_i·K/K_i."""
     reference_steps: Positive = 5.0
     """K, with normalise = "steps"."""
+    combine: Combine = field(default_factory=Mean)
+    """How the updates of a step become v."""
 
     dispatches: ClassVar[tuple[str, ...]] = (
         "anarchic",
@@ -49,16 +51,16 @@ class AFACD(Algorithm):
         "available",
         "periodic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("mean",)
+    state_names: ClassVar[tuple[str, ...]] = ("combine",)
 
     def reset(self) -> None:
-        self.mean = Mean(self.x)
+        self.combine.start(self.x, self.seed, self.updates)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.mean.add(returned(update, self.normalise, self.reference_steps))
+        self.combine.add(update.client, returned(update, self.normalise, self.reference_steps))
 
     def direction(self) -> Tensor:
-        return self.mean.take()
+        return self.combine.take()
 
 
 @dataclass(kw_only=True)

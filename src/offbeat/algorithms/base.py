@@ -41,10 +41,17 @@ class Algorithm(Options, ABC):
     """Whether the rule chooses each client's steps and compression."""
 
     def start(
-        self, x: Tensor, clients: int, seed: int = 0, participation: Callable[[int], float | None] = lambda _: None
+        self,
+        x: Tensor,
+        clients: int,
+        seed: int = 0,
+        participation: Callable[[int], float | None] = lambda _: None,
+        updates: int | None = None,
     ) -> None:
-        """Begin at x with N clients, each awake with a probability that may be known.  Forgets any earlier run."""
+        """Begin at x with N clients, each awake with a probability that may be known, and so many updates a step, if
+        their number is fixed.  Forgets any earlier run."""
         self.participation = participation
+        self.updates = updates
         self.x = x
         self.version = 0
         self.clients = clients
@@ -55,7 +62,7 @@ class Algorithm(Options, ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Set up the rule's own state; x, clients and seed are there."""
+        """Set up the rule's own state; x, clients, seed and updates are there."""
 
     @abstractmethod
     def absorb(self, job: Job, update: Update) -> None:

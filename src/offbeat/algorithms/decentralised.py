@@ -18,7 +18,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.mean import Mean
+from offbeat.algorithms.combine import Mean
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import Ring, Topology
 from offbeat.messages import Job, Update
@@ -36,10 +36,11 @@ class _Decentralised(Algorithm):
     state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def reset(self) -> None:
-        self.mean = Mean(self.x)
+        self.mean = Mean()
+        self.mean.start(self.x)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.mean.add(update.delta)
+        self.mean.add(update.client, update.delta)
 
     def direction(self) -> Tensor:
         return self.mean.take()

@@ -1,7 +1,7 @@
 """FADAS.  Wang, Wang, Lin and Chen, *FADAS: Towards Federated Adaptive Asynchronous Optimization*, ICML 2024.
 
     Δ_i     update.delta, τ_i versions old
-    v       mean of the M updates since the last step, into AMSGrad
+    v       mean of the M updates since the last step, or another combination, into AMSGrad
     τ_max   the largest τ_i among them
     η_t     η if τ_max ≤ τ_c, else η/τ_max: the delay-adaptive rate
 
@@ -16,7 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.mean import Mean
+from offbeat.algorithms.combine import Combine, Mean
 from offbeat.algorithms.optimisers import AMSGrad, ServerOptimiser
 from offbeat.messages import Job, Update
 from offbeat.options import NonNegative, Positive
@@ -28,16 +28,18 @@ class FADAS(Algorithm):
     optimiser: ServerOptimiser = field(default_factory=AMSGrad)
     tau_c: NonNegative = 1.0
     """τ_c: largest delay that does not slow the server down."""
+    combine: Combine = field(default_factory=Mean)
+    """How the updates of a step become v."""
 
     dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "per-arrival", "periodic", "anarchic")
-    state_names: ClassVar[tuple[str, ...]] = ("mean", "tau_max")
+    state_names: ClassVar[tuple[str, ...]] = ("combine", "tau_max")
 
     def reset(self) -> None:
-        self.mean = Mean(self.x)
+        self.combine.start(self.x, self.seed, self.updates)
         self.tau_max = 0
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.mean.add(update.delta)
+        self.combine.add(update.client, update.delta)
         self.tau_max = max(self.tau_max, self.tau(job))
 
     def rate(self) -> float:
@@ -46,4 +48,4 @@ class FADAS(Algorithm):
     def direction(self) -> Tensor:
         self.slowed = self.eta if self.tau_max <= self.tau_c else self.eta / self.tau_max
         self.tau_max = 0
-        return self.mean.take()
+        return self.combine.take()

@@ -2,7 +2,7 @@
 
     Δ_i   update.delta, x_i,K − x
     n_i   update.examples
-    v     mean of the cohort's Δ_i, or Σ n_i Δ_i / Σ n_i with `weighted`
+    v     mean of the cohort's Δ_i, or Σ n_i Δ_i / Σ n_i with `weighted`, or another combination of the Δ_i
 
 Algorithm 1 averages the clients' models with weights n_i; with η = 1 that is x + v.  The unweighted mean is the
 default because the papers compared here use it.
@@ -10,13 +10,14 @@ default because the papers compared here use it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.mean import Mean
+from offbeat.algorithms.combine import Combine, Mean
+from offbeat.errors import ConfigError
 from offbeat.messages import Job, Update
 
 
@@ -24,16 +25,23 @@ from offbeat.messages import Job, Update
 class FedAvg(Algorithm):
     weighted: bool = False
     """Weigh every client by its number of examples."""
+    combine: Combine = field(default_factory=Mean)
+    """How the updates of a step become v."""
 
     dispatches: ClassVar[tuple[str, ...]] = ("rounds", "available")
-    state_names: ClassVar[tuple[str, ...]] = ("mean",)
+    state_names: ClassVar[tuple[str, ...]] = ("combine",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weighted and not self.combine.weighs:
+            raise ConfigError("only a mean has weights: give weighted = false", key="weighted")
 
     def reset(self) -> None:
-        self.mean = Mean(self.x)
+        self.combine.start(self.x, self.seed, self.updates)
 
     def absorb(self, job: Job, update: Update) -> None:
         n = float(update.examples) if self.weighted else 1.0
-        self.mean.add(update.delta, scale=n, weight=n)
+        self.combine.add(update.client, update.delta, scale=n, weight=n)
 
     def direction(self) -> Tensor:
-        return self.mean.take()
+        return self.combine.take()

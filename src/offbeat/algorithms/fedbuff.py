@@ -3,7 +3,7 @@
     Δ_i   update.delta, from the model of τ_i versions ago
     M     number of updates since the last step (the dispatch's buffer)
     s     staleness weight
-    v     (1/M) Σ_{i∈S_t} s(τ_i) Δ_i
+    v     (1/M) Σ_{i∈S_t} s(τ_i) Δ_i, or another combination of the s(τ_i) Δ_i
 
 With s = 1 this is "Asynchronous FL", Algorithm 2 of Wang et al. 2024 (CA²FL), whose box prints a sum where the text
 (eq. E.1) and everybody else use the mean.  FedBuff itself uses s(τ) = (1 + τ)^−½: `staleness = "polynomial"`.
@@ -17,7 +17,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.mean import Mean
+from offbeat.algorithms.combine import Combine, Mean
 from offbeat.algorithms.staleness import Constant, Staleness
 from offbeat.messages import Job, Update
 
@@ -26,6 +26,8 @@ from offbeat.messages import Job, Update
 class FedBuff(Algorithm):
     staleness: Staleness = field(default_factory=Constant)
     """s(τ)."""
+    combine: Combine = field(default_factory=Mean)
+    """How the updates of a step become v."""
 
     dispatches: ClassVar[tuple[str, ...]] = (
         "buffered",
@@ -36,13 +38,13 @@ class FedBuff(Algorithm):
         "periodic",
         "anarchic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("mean",)
+    state_names: ClassVar[tuple[str, ...]] = ("combine",)
 
     def reset(self) -> None:
-        self.mean = Mean(self.x)
+        self.combine.start(self.x, self.seed, self.updates)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.mean.add(update.delta, scale=self.staleness(self.tau(job)))
+        self.combine.add(update.client, update.delta, scale=self.staleness(self.tau(job)))
 
     def direction(self) -> Tensor:
-        return self.mean.take()
+        return self.combine.take()

@@ -5,7 +5,7 @@ learning with joint adaptation*, appendix (Algorithm 1, eq. 3–7), and FedPer, 
     α_i     seconds a local step takes device i;  β_i  seconds it takes to upload the whole model
     T̃       the server's period (dispatch `periodic`)
     φ       [ ((k·α_i + δ·β_i)/T̃)² (2 − δ) + 1 ] / (k·δ^e): what the convergence bound leaves of k and δ
-    v       mean of the decompressed updates that arrived in the period
+    v       mean of the decompressed updates that arrived in the period, or another combination
 
 Each device takes the (k, δ) of the grid that minimises its φ.  The appendix prints e = 1, for which φ prefers δ = 1
 on all but the slowest lines; the authors' code uses e = ½, the default here.
@@ -13,7 +13,7 @@ on all but the slowest lines; the authors' code uses e = ½, the default here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.mean import Mean
+from offbeat.algorithms.combine import Combine, Mean
 from offbeat.errors import ConfigError
 from offbeat.messages import Job, Update
 from offbeat.options import Bound, Count, Positive
@@ -60,25 +60,29 @@ class FedLuck(Algorithm):
     """α_i, one a client; empty: what the delay law `devices` says."""
     beta: tuple[Positive, ...] = ()
     """β_i, likewise."""
+    combine: Combine = field(default_factory=Mean)
+    """How the updates of a step become v."""
 
     plans: ClassVar[bool] = True
     dispatches: ClassVar[tuple[str, ...]] = ("periodic",)
-    state_names: ClassVar[tuple[str, ...]] = ("mean",)
+    state_names: ClassVar[tuple[str, ...]] = ("combine",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_steps > self.max_steps:
             raise ConfigError(f"{self.min_steps} is above max_steps = {self.max_steps}", key="min_steps")
+        if self.weighted and not self.combine.weighs:
+            raise ConfigError("only a mean has weights: give weighted = false", key="weighted")
 
     def reset(self) -> None:
-        self.mean = Mean(self.x)
+        self.combine.start(self.x, self.seed, self.updates)
 
     def absorb(self, job: Job, update: Update) -> None:
         n = float(update.examples) if self.weighted else 1.0
-        self.mean.add(update.delta, scale=n, weight=n)
+        self.combine.add(update.client, update.delta, scale=n, weight=n)
 
     def direction(self) -> Tensor:
-        return self.mean.take()
+        return self.combine.take()
 
     def choose(self, alpha: float, beta: float, period: float) -> tuple[int, float]:
         """A device's (k, δ)."""
@@ -89,14 +93,17 @@ class FedLuck(Algorithm):
 class FedPer(Algorithm):
     """The fixed pair: k is `client.steps`, δ the rate of `compression.upload`."""
 
+    combine: Combine = field(default_factory=Mean)
+    """How the updates of a step become v."""
+
     dispatches: ClassVar[tuple[str, ...]] = ("periodic",)
-    state_names: ClassVar[tuple[str, ...]] = ("mean",)
+    state_names: ClassVar[tuple[str, ...]] = ("combine",)
 
     def reset(self) -> None:
-        self.mean = Mean(self.x)
+        self.combine.start(self.x, self.seed, self.updates)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.mean.add(update.delta)
+        self.combine.add(update.client, update.delta)
 
     def direction(self) -> Tensor:
-        return self.mean.take()
+        return self.combine.take()

@@ -3,7 +3,7 @@
 Hsu et al. 2019; Reddi et al., ICLR 2021, Algorithm 2; Wang, Lin and Chen, ICML 2022, Algorithm 1.
 
     Δ_i   update.delta
-    v     mean of the Δ_i since the last step
+    v     mean of the Δ_i since the last step, or another combination
 
 The same optimisers stand on top of any other direction rule (`algorithm.optimiser`); see `optimisers`.
 """
@@ -16,7 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.mean import Mean
+from offbeat.algorithms.combine import Combine, Mean
 from offbeat.algorithms.optimisers import Adam, AMSGrad, Momentum, ServerOptimiser, Yogi
 from offbeat.messages import Job, Update
 from offbeat.options import Positive
@@ -25,6 +25,8 @@ from offbeat.options import Positive
 @dataclass(kw_only=True)
 class _FedOpt(Algorithm):
     eta: Positive = 0.01
+    combine: Combine = field(default_factory=Mean)
+    """How the updates of a step become v."""
 
     dispatches: ClassVar[tuple[str, ...]] = (
         "rounds",
@@ -35,16 +37,16 @@ class _FedOpt(Algorithm):
         "periodic",
         "anarchic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("mean",)
+    state_names: ClassVar[tuple[str, ...]] = ("combine",)
 
     def reset(self) -> None:
-        self.mean = Mean(self.x)
+        self.combine.start(self.x, self.seed, self.updates)
 
     def absorb(self, job: Job, update: Update) -> None:
-        self.mean.add(update.delta)
+        self.combine.add(update.client, update.delta)
 
     def direction(self) -> Tensor:
-        return self.mean.take()
+        return self.combine.take()
 
 
 @dataclass(kw_only=True)

@@ -176,7 +176,7 @@ def sweep(
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def list_(as_json: bool) -> None:
     """What can be named in an experiment."""
-    from offbeat.algorithms import ALGORITHMS, OPTIMISERS, STALENESS, TOPOLOGIES
+    from offbeat.algorithms import ALGORITHMS, COMBINES, OPTIMISERS, STALENESS, TOPOLOGIES
     from offbeat.clients import CLIENTS
     from offbeat.compression import CODECS
     from offbeat.data import AUGMENTS, DATASETS, PARTITIONS
@@ -189,6 +189,7 @@ def list_(as_json: bool) -> None:
     names = {
         "algorithms": list(ALGORITHMS),
         "optimisers": list(OPTIMISERS),
+        "combinations": list(COMBINES),
         "staleness": list(STALENESS),
         "memories": list(MEMORIES),
         "topologies": list(TOPOLOGIES),

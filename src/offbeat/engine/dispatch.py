@@ -36,6 +36,11 @@ class Dispatch(Options, ABC):
         """Most clients that are busy at the same time."""
 
     @property
+    def updates(self) -> int | None:
+        """Updates with which a step is made; None where that varies.  A round may lose some of them."""
+        return None
+
+    @property
     def draws_sleepers(self) -> bool:
         """Whether clients are drawn that are asleep; they begin when they wake up."""
         return False
@@ -138,6 +143,10 @@ class Rounds(_Cohorts):
         return self.concurrency
 
     @property
+    def updates(self) -> int:
+        return self.concurrency
+
+    @property
     def draws_sleepers(self) -> bool:
         return self.asleep == "wait"
 
@@ -189,6 +198,10 @@ class Buffered(_Busy):
                 key="buffer",
             )
 
+    @property
+    def updates(self) -> int:
+        return self.buffer
+
     def freed(self, job: Job, arrived: bool) -> None:
         self.buffered += arrived
         self.open += not arrived
@@ -211,6 +224,10 @@ class KeepBusy(_Busy):
     buffer: Count = 5
     """M: arrivals a step."""
 
+    @property
+    def updates(self) -> int:
+        return self.buffer
+
     def freed(self, job: Job, arrived: bool) -> None:
         self.open += 1
         self.buffered += arrived
@@ -225,6 +242,10 @@ class KeepBusy(_Busy):
 @dataclass(kw_only=True)
 class PerArrival(_Busy):
     """Asynchronous, as in FedAsync: step at every arrival; every client that comes free is replaced at once."""
+
+    @property
+    def updates(self) -> int:
+        return 1
 
     def freed(self, job: Job, arrived: bool) -> None:
         self.open += 1
@@ -288,6 +309,10 @@ class Anarchic(Dispatch):
     @property
     def places(self) -> int:
         return 0
+
+    @property
+    def updates(self) -> int:
+        return self.buffer
 
     def gap(self, client: int, seed: int) -> float:
         """Seconds for which a worker idles."""

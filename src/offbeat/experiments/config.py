@@ -18,10 +18,12 @@ import tomli_w
 
 from offbeat.algorithms import (
     ALGORITHMS,
+    COMBINES,
     OPTIMISERS,
     STALENESS,
     TOPOLOGIES,
     Algorithm,
+    Combine,
     ServerOptimiser,
     Staleness,
     Topology,
@@ -49,6 +51,7 @@ CHOICES: dict[type, Mapping[str, type]] = {
     Memory: MEMORIES,
     Staleness: STALENESS,
     ServerOptimiser: OPTIMISERS,
+    Combine: COMBINES,
     Topology: TOPOLOGIES,
     Codec: CODECS,
     Effort: EFFORTS,
@@ -224,13 +227,20 @@ def _make(kind: type, table: Table, path: str, beside: Sequence[str] = ()) -> An
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             valid = [*beside, *(field.name for field in fields(kind))]
-            raise ConfigError(f"unknown key; {nearest(name, valid)}", key=dotted + name) from None
+            raise ConfigError(f"unknown key; {nearest(name, valid)}{_others(kind, name)}", key=dotted + name) from None
         key = str(first["loc"][0])
         raise ConfigError(f"{first['input']!r}: {_lower(first['msg'])}", key=dotted + key) from None
     try:
         return kind(**{name: getattr(checked, name) for name in table})
     except ConfigError as error:
         raise error.within(path) from None
+
+
+def _others(kind: type, key: str) -> str:
+    """Which of the names that a table may have take a key that this one does not."""
+    choices = next((choices for base, choices in CHOICES.items() if issubclass(kind, base)), {})
+    having = [name for name, other in choices.items() if key in {field.name for field in fields(cast("Any", other))}]
+    return f" {key!r} is a key of {', '.join(having)}." if having else ""
 
 
 def _lower(message: str) -> str:

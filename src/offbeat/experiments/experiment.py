@@ -37,6 +37,7 @@ from offbeat.engine import (
 from offbeat.engine.executors import Choice, Gossip, Name, why_not_stackable
 from offbeat.engine.work import Precision
 from offbeat.errors import ConfigError
+from offbeat.experiments import privacy
 from offbeat.experiments.own import OwnPartition, OwnSource
 from offbeat.models import LR, Model
 from offbeat.options import Count, Natural, Options, Positive, Probability
@@ -181,6 +182,7 @@ class Experiment(Options):
             )
         if isinstance(self.algorithm, FedLuck) and not isinstance(self.compression.upload, TopK | RandomK):
             raise ConfigError("FedLuck chooses a rate of compression: use top-k or random-k", key="compression.upload")
+        privacy.check(self)
 
     def assemble(self, folder: str | os.PathLike[str] | None = None) -> Assembly:
         """Load the data, build the model, check that everything fits; nothing is written."""
@@ -218,6 +220,7 @@ class Experiment(Options):
             module, data, self.client, torch.device(self.device), self.compression, self.precision, self.data.augment,
             attackers if isinstance(attack, Forgery) else frozenset(),
         )  # fmt: skip
+        privacy.check_statistics(self.algorithm, bool(work.buffers.names))
         network = self.algorithm.network()
         if network is None:
             name, rates = choose(self.executor, work, busy or min(data.clients, 10), self.rounds)

@@ -68,7 +68,7 @@ class Reality:
             algorithm, dispatch, self.world, transport, clients, self.terms, experiment.seed, half, experiment.gate,
             beside, self.outgoing,
         )  # fmt: skip
-        algorithm.start(x, clients, experiment.seed, assembly.world.availability.probability_of)
+        algorithm.start(x, clients, experiment.seed, assembly.world.availability.probability_of, dispatch.updates)
         if half is not None:
             half.start(x, clients)
         return loop

@@ -22,7 +22,7 @@ from offbeat.engine.evaluate import Score
 from offbeat.engine.executors import Gossip
 from offbeat.engine.executors.base import Outcome as Trained
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
-from offbeat.experiments import checkpoint
+from offbeat.experiments import checkpoint, privacy
 from offbeat.experiments.experiment import Assembly
 from offbeat.experiments.folder import STATUS, Origin, RunFolder, name_of, write_atomic, write_json
 from offbeat.experiments.reality import MEMORY, Carrier, Reality
@@ -141,6 +141,7 @@ class Run:
         }
         if isinstance(executor := self.assembly.executor, Gossip):
             line["consensus"] = executor.consensus
+        line |= privacy.so_far(self.loop.algorithm)
         self._pending = score, line
         if self.experiment.device == "cpu":
             self._settle()
@@ -253,6 +254,7 @@ class Run:
             **gossip,
             "staleness_mean": tally.staleness_mean,
             "staleness_max": tally.staleness_max,
+            **privacy.in_all(self.loop.algorithm),
             "clients": self.assembly.work.data.clients,
             "attackers": len(self.assembly.attackers),
             "parameters": self.assembly.work.layout.dim,

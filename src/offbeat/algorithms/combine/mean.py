@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from offbeat.algorithms.combine.base import Combine
 
-class Mean:
-    """Σ scale·value / Σ weight over what was added since the last `take`."""
 
-    def __init__(self, like: Tensor) -> None:
+@dataclass(kw_only=True)
+class Mean(Combine):
+    """Σ scale·value / Σ weight.  One vector, however many updates make a step."""
+
+    weighs: ClassVar[bool] = True
+    state_names: ClassVar[tuple[str, ...]] = ("total", "weight")
+
+    def start(self, like: Tensor, seed: int = 0, updates: int | None = None) -> None:
         self.total, self.weight = torch.zeros_like(like), 0.0
 
-    def add(self, value: Tensor, scale: float = 1.0, weight: float = 1.0) -> None:
+    def add(self, client: int, value: Tensor, scale: float = 1.0, weight: float = 1.0) -> None:
         first = not self.weight
         if scale == 1.0:  # as usual; for a small model torch takes twice as long with a scalar
             (self.total.copy_ if first else self.total.add_)(value)
@@ -25,13 +32,6 @@ class Mean:
         self.weight += weight
 
     def take(self) -> Tensor:
-        """The mean, and begin anew.  It is lent: it holds until something is added."""
         mean = self.total.div_(self.weight)
         self.weight = 0.0
         return mean
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"total": self.total, "weight": self.weight}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.total, self.weight = state["total"], state["weight"]
