@@ -270,3 +270,16 @@ def test_runs_from_python() -> None:
         dispatch=ob.Buffered(concurrency=4, buffer=2), world=ob.World(attack=InnerProduct(share=0.3)),
     )  # fmt: skip
     assert result.summary["attackers"] == 3
+
+
+def test_an_attack_of_one_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    seen = Seen(monkeypatch)
+    described = experiment("tests.experiments.own_things:FreeRider", world={"attack": {"factor": 0.5}})
+    api.execute(described, out=tmp_path / "run")
+    last = torch.zeros_like(seen.arrived[0][1].delta)
+    for job, update in seen.arrived:
+        if job.client in described.assemble().attackers:
+            assert torch.equal(update.delta, 0.5 * last)
+        else:
+            last = update.delta
+    assert api.stored(tmp_path / "run").world == described.world
