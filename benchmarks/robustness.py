@@ -47,12 +47,17 @@ The largest share of attackers with which a rule stays within {near:g} points of
 
 {short}
 
+[Attacks](#attacks) and [rules](#rules) are set out below.
+
 * The plain mean is lost to whoever is long: noise, −10·Δ, a large ε. What is much longer than any honest update is best
-  refused at the door, by `gate.max_norm`.
-* Short lies pass every bound on the length. A reversed sign or a small ε slows the plain mean down and does not stop
-  it. Krum follows them: updates that are all alike are near to each other, and so it believes them.
-* A share is a mean. {crowds} Rules that hold against fewer than half then meet a step in which half are hostile, and
-  one such step is enough for noise that is long.
+  refused at the door, by `gate.max_norm`; shortened it still counts.
+* Short lies pass every bound on the length. A reversed sign or a small ε slows the plain mean down and does not stop it.
+  A small ε is worse for rules that choose: attackers who all send the same are near to each other, so Krum believes
+  them, and where clients differ a median moves towards them.
+* A share is a mean.
+  {crowds}
+  A median holds against fewer than half, a trimmed mean against as many as it leaves out at either end; with 30 % both
+  meet steps with more, and one such step is enough for noise that is long.
 * Robust rules cost accuracy where clients differ, also without attackers: a median, and Krum above all, leave out what
   only some clients know.
 

@@ -64,3 +64,27 @@ def test_figures_are_collected_from_run_folders(tmp_path: pathlib.Path) -> None:
     assert found["accuracy"] == {"a": [87.65, None]}
     assert found["seconds"] == pytest.approx(3)
     assert found["machine"] == "2 cores, x86_64, torch 2"
+
+
+def test_what_the_page_says_in_words_is_in_the_figures() -> None:
+    found = json.loads(robustness.RESULTS.read_text(encoding="utf-8"))
+    accuracy = found["accuracy"]
+
+    def held(rule: str, share: int, attack: str) -> bool:
+        return robustness.survives(STUDY, accuracy, robustness.mean(accuracy, rule, f"{share} %", attack))
+
+    long = ("scaled", "gaussian")
+    assert not any(held("mean", 10, attack) for attack in long)
+    assert all(held("refused", 30, attack) for attack in long)
+    assert not held("mean", 20, "inner-product, large")
+    assert not held("shortened", 20, "scaled")
+    short = ("sign-flip", "inner-product, small")
+    assert all(held("mean", 30, attack) for attack in short)
+    assert not any(held(rule, 30, short[1]) for rule in ("Krum", "multi-Krum", "median", "trimmed mean"))
+    buffer, trim = STUDY["dispatch"]["buffer"], 0.4
+    assert found["crowds"]["20 %"][1] <= trim * buffer < buffer / 2 <= found["crowds"]["30 %"][1]
+    for rule in ("median", "trimmed mean"):
+        assert held(rule, 20, "gaussian")
+        assert not held(rule, 30, "gaussian")
+    free = [robustness.mean(accuracy, rule, "10 %", "none") or 0.0 for rule in ("Krum", "median", "mean")]
+    assert free == sorted(free)
