@@ -67,6 +67,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return root
 
 
+def with_epsilon(runs: pathlib.Path, place: pathlib.Path) -> pathlib.Path:
+    """A run with private noise, as it would be: the accountant need not be there."""
+    shutil.copytree(runs / "lossy", place)
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    told = [json.dumps(line | {"epsilon": 0.5 * number}) + "\n" for number, line in enumerate(lines)]
+    (place / "metrics.jsonl").write_text("".join(told))
+    return place
+
+
 @pytest.fixture
 def mixed(runs: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     """Whole runs beside broken and hostile ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -12,12 +13,15 @@ import torch
 from tests.support import Arrivals, Quadratics, job, update
 from torch import Tensor
 
-from offbeat.algorithms import ALGORITHMS, CA2FL, Algorithm
+from offbeat.algorithms import ALGORITHMS, CA2FL, COMBINES, Algorithm, FedBuff
 from offbeat.engine import DISPATCHES, Arrival, Loop, PerArrival, Simulated, Terms
 from offbeat.errors import ConfigError
 from offbeat.world import Constant, HalfNormal, World
 
-EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+RULES: dict[str, Callable[..., Algorithm]] = ALGORITHMS | {
+    f"fedbuff, {name}": lambda kind=kind, **more: FedBuff(combine=kind(), **more) for name, kind in COMBINES.items()
+}
+EVERY = pytest.mark.parametrize("name", RULES)
 
 
 def feed(algorithm: Algorithm, history: Arrivals, first: int, last: int, steps: bool = True) -> list[Tensor]:
@@ -33,9 +37,13 @@ def feed(algorithm: Algorithm, history: Arrivals, first: int, last: int, steps: 
 
 
 def started(name: str, history: Arrivals, dtype: torch.dtype = torch.float32) -> Algorithm:
-    algorithm = ALGORITHMS[name]()
-    algorithm.start(torch.from_numpy(history.x0.copy()).to(dtype), history.clients, participation=lambda _: 0.5)
+    algorithm = RULES[name]()
+    begin(algorithm, torch.from_numpy(history.x0.copy()).to(dtype), history)
     return algorithm
+
+
+def begin(algorithm: Algorithm, x: Tensor, history: Arrivals) -> None:
+    algorithm.start(x, history.clients, participation=lambda _: 0.5, updates=history.steps_after.index(True) + 1)
 
 
 def history_for(name: str, seed: int = 0) -> Arrivals:
@@ -96,7 +104,7 @@ def test_a_second_start_forgets_the_first(name: str) -> None:
     history = history_for(name)
     algorithm = started(name, history)
     feed(algorithm, history, 0, 49, steps=name == "fedasync")
-    algorithm.start(torch.from_numpy(history.x0).float(), history.clients, participation=lambda _: 0.5)
+    begin(algorithm, torch.from_numpy(history.x0).float(), history)
     feed(algorithm, history, 0, 50)
     fresh = started(name, history)
     feed(fresh, history, 0, 50)
@@ -113,7 +121,7 @@ def test_dtype_is_kept(name: str) -> None:
 @EVERY
 def test_rate_must_be_positive(name: str) -> None:
     with pytest.raises(ConfigError, match="eta: 0 is not a number > 0"):
-        ALGORITHMS[name](eta=0)
+        RULES[name](eta=0)
 
 
 def simulate(

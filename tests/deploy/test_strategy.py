@@ -31,6 +31,7 @@ from offbeat.algorithms import (
     FedDyn,
     FedLuck,
 )
+from offbeat.algorithms.combine import Krum, Median, Private
 from offbeat.deploy import AsyncStrategy, log, pull, transport
 from offbeat.engine import Anarchic, Periodic, Rounds
 from offbeat.errors import ConfigError, OffbeatError
@@ -66,6 +67,8 @@ RULES: list[tuple[Algorithm, dict[str, Any]]] = [
     (FedAMSGrad(eta=0.02), TWO),
     (FADAS(eta=0.02), TWO),
     (ACE(eta=0.2), {"concurrency": 4}),
+    (FedBuff(combine=Median()), {"concurrency": 4, "buffer": 3}),
+    (FADAS(eta=0.02, combine=Krum(attackers=0, select=2)), {"concurrency": 4, "buffer": 3}),
     (FedLuck(eta=0.5), {"dispatch": Periodic(concurrency=4, period=0.1)}),
 ]
 
@@ -213,7 +216,10 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("algorithm", [FedBuff(), CA2FL(eta=0.5), MIFA(eta=0.3)], ids=lambda a: type(a).__name__)
+KILLED = [FedBuff(), CA2FL(eta=0.5), MIFA(eta=0.3), FedAdam(combine=Private(clip=0.5, noise_multiplier=0.1))]
+
+
+@pytest.mark.parametrize("algorithm", KILLED, ids=lambda a: type(a).__name__)
 def test_a_killed_run_goes_on_and_its_replay_is_the_same(algorithm: Algorithm, tmp_path: pathlib.Path) -> None:
     initial = ArrayRecord(stock.net().state_dict())
 

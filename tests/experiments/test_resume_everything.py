@@ -11,7 +11,9 @@ import torch
 from tests.support import interrupt_after
 
 import offbeat as ob
+from offbeat.algorithms.combine import Private, TrimmedMean
 from offbeat.algorithms.optimisers import AMSGrad
+from offbeat.algorithms.staleness import Polynomial
 from offbeat.compression import QSGD, TopK, Uniform
 from offbeat.data import Synthetic
 from offbeat.experiments import api, checkpoint, run
@@ -63,6 +65,14 @@ EXACT: dict[str, dict[str, Any]] = {
         "algorithm": ob.FedDyn(alpha=0.1),
         "client": ob.Dyn(alpha=0.1, lr=0.1),
         "dispatch": ob.Rounds(concurrency=3),
+    },
+    "a trimmed mean of stale updates": {
+        "algorithm": ob.FedBuff(combine=TrimmedMean(trim=1), staleness=Polynomial()),
+        "dispatch": ob.KeepBusy(concurrency=5, buffer=3),
+    },
+    "private noise": {
+        "algorithm": ob.FedAdam(combine=Private(clip=0.5, noise_multiplier=0.3)),
+        "dispatch": ob.KeepBusy(concurrency=4, buffer=3),
     },
     "aced, devices that leave": {
         "algorithm": ob.ACED(max_age=5),

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.shown import experiment
+from tests.shown import experiment, with_epsilon
 
 from offbeat.experiments import config
 from offbeat.experiments.api import execute
@@ -142,6 +142,13 @@ def test_every_kind_of_run_can_be_looked_at(browser: Browser, report: str) -> No
         visit.page.locator("#which").select_option(label=option)
         for title in titles:
             visit.page.locator("#details figcaption", has_text=title).first.wait_for(timeout=10_000)
+    visit.end()
+
+
+def test_private_runs_show_epsilon(browser: Browser, runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "report.html").write_text(html.page(read.records([with_epsilon(runs, tmp_path / "private")])))
+    visit = Visit(browser, (tmp_path / "report.html").as_uri())
+    visit.page.locator("#details figcaption", has_text="Privacy").first.wait_for(timeout=10_000)
     visit.end()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.shown import with_epsilon
 
 from offbeat.experiments.folder import UPDATE
 from offbeat.report import html, payload, read
@@ -55,6 +56,12 @@ def test_what_a_rule_has_of_its_own(runs: pathlib.Path) -> None:
     assert abs(first["deltas"][least[1]] - first["delta"]) <= 0.02
     assert lossy["lost"] > 0
     assert any(trip[5] for trip in lossy["timeline"]["trips"])
+
+
+def test_epsilon_over_time(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    record = read.read(with_epsilon(runs, tmp_path / "private"))
+    assert payload.curve(record)["epsilon"] == [0.5 * n for n in range(len(record.metrics))]
+    assert "epsilon" not in payload.curve(read.read(runs / "lossy"))
 
 
 def test_nothing_in_a_folder_ends_the_script(mixed: pathlib.Path) -> None:

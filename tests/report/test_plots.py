@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from tests.shown import with_epsilon
 
 from offbeat.report import plots, read, series
 
@@ -21,6 +22,12 @@ def test_every_picture_of_a_run(runs: pathlib.Path, tmp_path: pathlib.Path, name
     for kind, figure in pictures.items():
         figure.savefig(tmp_path / f"{kind}.svg")
         assert (tmp_path / f"{kind}.svg").stat().st_size > 2000
+
+
+def test_epsilon_is_drawn(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    record = read.read(with_epsilon(runs, tmp_path / "private"))
+    (line,) = plots.of_run(record)["epsilon"].axes[0].lines
+    assert np.array(line.get_ydata()).tolist() == [0.5 * n for n in range(len(record.metrics))]
 
 
 def test_a_plan_is_drawn_for_every_device(runs: pathlib.Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from offbeat.deploy.log import TripLog
 from offbeat.deploy.nodes import Nodes, real_world
 from offbeat.deploy.replay import Replayed, turned
+from offbeat.deploy.secret import keep, server_seed
 from offbeat.deploy.transport import Flower, check_rule
 from offbeat.deploy.wire import Flat
 from offbeat.engine import Terms
@@ -52,12 +53,14 @@ def serve(
     nodes = Nodes(assembly.work.data.clients)
     dialect = Flat(assembly.work.layout, experiment.compression)
     transport = Flower(grid, dialect, nodes, experiment.world.trip_timeout or TIMEOUT)
-    reality = _reality(assembly, nodes, dialect)
+    seed = server_seed(experiment.algorithm, experiment.seed, out)
+    reality = _reality(assembly, nodes, dialect, seed)
     run = Run(assembly, interrupted or threading.Event(), watch, out, transport, reality, callbacks)
     busy = least or min(nodes.clients, getattr(experiment.dispatch, "concurrency", nodes.clients))
     begun = is_begun(out, assembly)
     if not begun:
         run.open(out, resolved(experiment, assembly), Origin(data_dir, modules))
+    keep(experiment.algorithm, seed, out)
     transport.log = TripLog(out)
     try:
         if begun:
@@ -101,7 +104,8 @@ def replay(folder: pathlib.Path, data_dir: str | None = None) -> Replay:
     nodes = Nodes(assembly.work.data.clients)
     dialect = Flat(assembly.work.layout, experiment.compression)
     transport = Replayed(folder, dialect, nodes)
-    loop = _reality(assembly, nodes, dialect).loop(assembly, transport)
+    seed = server_seed(experiment.algorithm, experiment.seed, folder)
+    loop = _reality(assembly, nodes, dialect, seed).loop(assembly, transport)
     same = turned(loop, version) and torch.equal(loop.algorithm.x, x)
     return Replay(loop.algorithm.version, transport.updates, same, loop.algorithm.x)
 
@@ -128,8 +132,8 @@ def assemble(experiment: Experiment, data_dir: str | None) -> Assembly:
     return dataclasses.replace(experiment, executor="sequential").assemble(data_dir)
 
 
-def _reality(assembly: Assembly, nodes: Nodes, dialect: Flat) -> Reality:
+def _reality(assembly: Assembly, nodes: Nodes, dialect: Flat, seed: int) -> Reality:
     rule, plans = assembly.experiment.client, assembly.experiment.algorithm.plans
     own = Terms(rule.steps or 0)  # 0: as many as the client's own data makes
     terms = assembly.terms if plans else lambda client: own
-    return Reality(real_world(nodes), terms, dialect.outgoing)
+    return Reality(real_world(nodes), terms, dialect.outgoing, seed)

@@ -22,11 +22,12 @@ from offbeat.compression import Compression
 from offbeat.deploy.log import TripLog
 from offbeat.deploy.nodes import Nodes, real_world
 from offbeat.deploy.replay import Replayed, turned
+from offbeat.deploy.secret import keep, server_seed
 from offbeat.deploy.transport import Flower, check_rule
 from offbeat.deploy.wire import Named, metrics
 from offbeat.engine import DISPATCHES, Arrival, Dispatch, Gate, Loop, Outcome, Terms
 from offbeat.errors import ConfigError, RunFolderError
-from offbeat.experiments import checkpoint
+from offbeat.experiments import checkpoint, privacy
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -81,6 +82,12 @@ class AsyncStrategy:
         self.evaluate_every, self.evaluate_clients = evaluate_every, evaluate_clients
         self.compression, self.gate = compression or Compression(), gate or Gate()
         self.folder = pathlib.Path(folder) if folder is not None else None
+        privacy.check_step(algorithm, self.dispatch, self.gate)
+        self.private = privacy.private(algorithm) is not None
+        if self.private and evaluate_clients:
+            raise ConfigError(
+                "what clients find with their data is not hidden by private noise", key="evaluate_clients"
+            )
 
     def start(
         self,
@@ -117,14 +124,18 @@ class AsyncStrategy:
 
     def loop(self, wire: Named, transport: Any, nodes: Nodes) -> Loop:
         """The server loop, at the beginning of a run."""
+        privacy.check_statistics(self.algorithm, wire.b is not None)
         algorithm, dispatch = copy.deepcopy(self.algorithm), copy.deepcopy(self.dispatch)
+        seed = server_seed(algorithm, self.seed, self.folder)
+        if self.folder is not None:
+            keep(algorithm, seed, self.folder)
         half = Statistics(wire.b) if wire.b is not None else None
         world = real_world(nodes)
         beside = {BUFFERS: wire.b.numel()} if wire.b is not None else {}
         loop = Loop(
             algorithm, dispatch, world, transport, nodes.clients, lambda _: Terms(0), self.seed, half, self.gate, beside
         )
-        algorithm.start(wire.x, nodes.clients, self.seed)
+        algorithm.start(wire.x, nodes.clients, seed, updates=dispatch.updates)
         if half is not None:
             half.start(wire.x, nodes.clients)
         return loop
@@ -212,7 +223,9 @@ class Session:
         return f"{self.strategy.algorithm!r} {self.strategy.dispatch!r} {self.wire.layout.fingerprint}"
 
     def _turn(self, outcome: Outcome) -> None:
-        if isinstance(outcome.event, Arrival):
+        if (
+            isinstance(outcome.event, Arrival) and not self.strategy.private
+        ):  # what they tell of their data is not hidden
             self._trained.append(self.transport.numbers)
         if not outcome.stepped:
             return
@@ -220,8 +233,8 @@ class Session:
         if self._trained and (mean := _mean(self._trained)) is not None:
             self.result.train_metrics_clientapp[version] = mean
         self._trained = []
-        _LOG.info("version %d of %d after %.1f s: %s", version, self.rounds, outcome.now,
-                  self.result.train_metrics_clientapp.get(version, ""))  # fmt: skip
+        told = self.result.train_metrics_clientapp.get(version) or privacy.words(self.loop.algorithm)
+        _LOG.info("version %d of %d after %.1f s: %s", version, self.rounds, outcome.now, told)
         if version % self.strategy.evaluate_every == 0 or version == self.rounds:
             self._test_here(version)
             self._test_on_clients(version)

@@ -97,6 +97,12 @@ def in_all(algorithm: Algorithm) -> dict[str, Any]:
     return {"epsilon": None} | so_far(algorithm) | {"delta": hidden.delta, "spent": hidden.spent}
 
 
+def words(algorithm: Algorithm) -> str:
+    """ε in a line of a log; nothing where nothing is hidden."""
+    hidden, found = private(algorithm), so_far(algorithm).get("epsilon")
+    return f"ε = {found:.3g} at δ = {hidden.delta:g}" if hidden is not None and found is not None else ""
+
+
 @functools.cache
 def _accountant() -> bool:
     """Whether there is one; said once where there is none."""

@@ -45,15 +45,16 @@ class Carrier(Transport, Protocol):
 
 @dataclass(frozen=True)
 class Reality:
-    """Who is there, what is asked of a client, how x goes out."""
+    """Who is there, what is asked of a client, how x goes out, and what the server's own draws follow from."""
 
     world: World
     terms: Callable[[int], Terms]
     outgoing: Callable[[Tensor, int], Tensor]
+    seed: int
 
     @classmethod
     def simulated(cls, assembly: Assembly) -> Reality:
-        return cls(assembly.world, assembly.terms, assembly.work.outgoing)
+        return cls(assembly.world, assembly.terms, assembly.work.outgoing, assembly.experiment.seed)
 
     def loop(self, assembly: Assembly, transport: Transport, place: pathlib.Path | None = None) -> Loop:
         """The loop at the beginning of a run that keeps its files in a place."""
@@ -68,7 +69,7 @@ class Reality:
             algorithm, dispatch, self.world, transport, clients, self.terms, experiment.seed, half, experiment.gate,
             beside, self.outgoing,
         )  # fmt: skip
-        algorithm.start(x, clients, experiment.seed, assembly.world.availability.probability_of, dispatch.updates)
+        algorithm.start(x, clients, self.seed, assembly.world.availability.probability_of, dispatch.updates)
         if half is not None:
             half.start(x, clients)
         return loop

@@ -56,7 +56,7 @@ def row(record: Record, number: str) -> dict[str, Any]:
 def curve(record: Record, begin: int = 0) -> dict[str, list[Any]]:
     """The evaluations from the given one on, a list for each figure."""
     lines = record.metrics[begin:]
-    names = [*CURVE, *(("consensus",) if lines and "consensus" in lines[0] else ())]
+    names = [*CURVE, *(name for name in ("consensus", "epsilon") if lines and name in lines[0])]
     return {name: _plain(line.get(name) for line in lines) for name in names}
 
 

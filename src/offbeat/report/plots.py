@@ -210,6 +210,14 @@ def consensus(record: Record) -> Figure:
     return figure
 
 
+def epsilon(record: Record) -> Figure:
+    """What the client that was heard most often has given away."""
+    figure, axes = _column()
+    axes.plot([line["version"] for line in record.metrics], [line.get("epsilon") for line in record.metrics])
+    axes.set(xlabel=AXES["version"], ylabel="ε", ylim=(0, None))
+    return figure
+
+
 def of_run(record: Record) -> dict[str, Figure]:
     """All pictures that a run has something to show in, by name."""
     pictures: dict[str, Figure] = {}
@@ -226,6 +234,8 @@ def of_run(record: Record) -> dict[str, Figure]:
         pictures["network"] = network(record)
     if record.metrics and "consensus" in record.metrics[0]:
         pictures["consensus"] = consensus(record)
+    if record.metrics and "epsilon" in record.metrics[0]:
+        pictures["epsilon"] = epsilon(record)
     return pictures
 
 

@@ -56,7 +56,8 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     table.add_column("", style="bold", overflow="fold", min_width=LABEL)
     real = all(s.get("real") for group in summaries.values() for s in group)
     timed = f"s to {100 * target:g} %" if target else "s" if real else "virtual s"
-    columns = ("acc %", timed, "rounds", "up", "τ mean/max")
+    hidden = any("epsilon" in s for group in summaries.values() for s in group if s)
+    columns = ("acc %", timed, *(("ε",) if hidden else ()), "rounds", "up", "τ mean/max")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for name, whole in summaries.items():
@@ -70,11 +71,18 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             label,
             spread([s["accuracy_last10"] for s in group], scale=100),
             _time(group, target),
+            *((_epsilon(group),) if hidden else ()),
             f"{statistics.fmean(s['rounds'] for s in group):,.0f}",
             size(statistics.fmean(s["bytes_up"] for s in group)),
             f"{statistics.fmean(s['staleness_mean'] for s in group):.2f}/{max(s['staleness_max'] for s in group)}",
         )
     return table
+
+
+def _epsilon(group: Sequence[Mapping[str, Any]]) -> str:
+    """The largest of the seeds; nothing where one of them has none."""
+    found = [s.get("epsilon") for s in group]
+    return "–" if None in found else f"{max(found):.3g}"  # type: ignore[type-var]
 
 
 def compared(records: Sequence[Record], target: float | None = None) -> Table:

@@ -160,11 +160,14 @@ const charts = (() => {
   const consensus = (curve) => { const t = theme();
     return base(t, "round", "distance from the mean", { series: [line("consensus distance", pairs(curve.version, curve.consensus))], dataZoom: zoom }); };
 
+  const epsilon = (curve) => { const t = theme();
+    return base(t, "round", "ε", { series: [line("ε", pairs(curve.version, curve.epsilon))], dataZoom: zoom }); };
+
   const network = (d) => { const t = theme(), n = d.nodes;
     return { animation: false, tooltip: { renderMode: "richText", confine: true }, series: [{ type: "graph", layout: "circular", roam: false, left: 24, right: 24, top: 24, bottom: 24, symbolSize: n > 60 ? 5 : 9,
       itemStyle: { color: t.palette[0] }, lineStyle: { color: t.faint, opacity: 0.7, width: 0.8, curveness: 0 }, label: { show: n <= 30, color: t.ink, position: "right", fontSize: 9 },
       data: Array.from({ length: n }, (_, i) => ({ name: String(i) })),
       links: d.edges.map(([a, b]) => ({ source: String(a), target: String(b) })) }] }; };
 
-  return { theme, time, most, number, percent, compare, histogram, overTime, busy, participation, ages, durations, atWork, timeline, partition, plan, consensus, network };
+  return { theme, time, most, number, percent, compare, histogram, overTime, busy, participation, ages, durations, atWork, timeline, partition, plan, consensus, epsilon, network };
 })();

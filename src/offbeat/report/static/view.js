@@ -148,6 +148,7 @@ const view = (() => {
         if (d.clients > 40) made.push(figure("Who was at work when", `all ${number(d.clients)} clients`, () => charts.atWork(d), "tall", "canvas"));
       }
       if (curve.consensus) made.push(figure("Consensus", "Distance of the clients' models from their mean, before the server's step", () => charts.consensus(curve)));
+      if (curve.epsilon) made.push(figure("Privacy", "ε of the client that was heard most often; its δ stands in the config", () => charts.epsilon(curve)));
       if (d.network) made.push(figure("Network", `ρ = ${number(d.network.rho)}${d.network.drawn ? "" : `; ${d.network.nodes} nodes are too many to draw`}`, () => charts.network(d.network)));
       if (d.partition) made.push(figure("Who has which labels", "", () => charts.partition(d.partition), "tall", "canvas"));
       if (d.plan) made.push(...d.plan.map((p) => figure(`Device ${p.client} of ${p.devices}: k = ${p.k}, δ = ${p.delta}`, "φ over local steps and compression; the diamond is the choice", () => charts.plan(p), "", "canvas")));
