@@ -50,9 +50,9 @@ The largest share of attackers with which a rule stays within {near:g} points of
 [Attacks](#attacks) and [rules](#rules) are set out below.
 
 * The plain mean is lost to whoever is long: noise, −10·Δ, a large ε. What is much longer than any honest update is best
-  refused at the door, by `gate.max_norm`; shortened it still counts.
-* Short lies pass every bound on the length. A reversed sign or a small ε slows the plain mean down and does not stop it.
-  A small ε is worse for rules that choose: attackers who all send the same are near to each other, so Krum believes
+  refused at the door, by `gate.max_norm` (here a little above the longest honest update); shortened it still counts.
+* Short lies pass every bound on the length. A reversed sign or a small ε slows the plain mean down and does not stop
+  it. A small ε is worse for rules that choose: attackers who all send the same are near to each other, so Krum believes
   them, and where clients differ a median moves towards them.
 * A share is a mean.
   {crowds}
