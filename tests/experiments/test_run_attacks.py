@@ -276,9 +276,9 @@ def test_an_attack_of_one_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: pathl
     seen = Seen(monkeypatch)
     described = experiment("tests.experiments.own_things:FreeRider", world={"attack": {"factor": 0.5}})
     api.execute(described, out=tmp_path / "run")
-    last = torch.zeros_like(seen.arrived[0][1].delta)
+    last, attackers = torch.zeros_like(seen.arrived[0][1].delta), described.assemble().attackers
     for job, update in seen.arrived:
-        if job.client in described.assemble().attackers:
+        if job.client in attackers:
             assert torch.equal(update.delta, 0.5 * last)
         else:
             last = update.delta
