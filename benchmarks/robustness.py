@@ -47,7 +47,7 @@ The largest share of attackers with which a rule stays within {near:g} points of
 
 {short}
 
-[Attacks](#attacks) and [rules](#rules) are set out below.
+[Attacks](#attacks) and [rules](#rules) are set out below; [what the rules do](howto/robust.md) has a page of its own.
 
 * The plain mean is lost to whoever is long: noise, −10·Δ, a large ε. What is much longer than any honest update is best
   refused at the door, by `gate.max_norm` (here a little above the longest honest update); shortened it still counts.

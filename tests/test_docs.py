@@ -30,6 +30,7 @@ NEEDS = {  # extras
     "deploy.md": ("flwr",),
     "devices.md": ("flwr",),
     "flower.md": ("flwr",),
+    "privacy.md": ("dp_accounting",),
     "tracking.md": ("tensorboard", "mlflow", "wandb"),
 }
 
