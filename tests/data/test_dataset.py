@@ -261,3 +261,26 @@ def test_a_negative_index_is_the_one_that_is_named() -> None:
     with pytest.raises(DataError) as caught:
         federated([[0, -1], [1]])
     assert "index -1" in str(caught.value)
+
+
+def test_other_labels_for_some_clients() -> None:
+    data = federated([[0, 1], [2], [3]])
+    other = data.relabelled({0, 2}, lambda y: 2 - y)
+    for client in range(3):
+        assert other.indices(client).tolist() == data.indices(client).tolist()
+        was, became = (each.dataset.y[each.indices(client)] for each in (data, other))
+        assert torch.equal(became, was if client == 1 else 2 - was)
+    assert other.dataset.x is data.dataset.x
+    assert torch.equal(data.dataset.y, torch.tensor([0, 1, 2, 0])), "the data set itself is as it was"
+
+
+def test_who_has_other_labels_gets_copies_of_what_others_have_as_well() -> None:
+    x = torch.arange(12.0).view(4, 3)
+    data = Federated.of(Dataset(x, Y, x, Y, 3, owners=Y), [[0, 1, 1], [1], [2, 3], [3, 0]])
+    other = data.relabelled({0, 2}, lambda y: 2 - y)
+    for client in range(4):
+        one, two = data.indices(client), other.indices(client)
+        assert torch.equal(other.dataset.x[two], x[one])
+        assert torch.equal(other.dataset.y[two], 2 - Y[one] if client in (0, 2) else Y[one])
+    assert len(other.dataset.y) == 4 + 3, "0, 1 and 3 are shared"
+    assert data.relabelled(range(4), lambda y: 2 - y).dataset.x is x, "nobody else has any"

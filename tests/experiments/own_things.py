@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import offbeat as ob
+from offbeat.world import Forgery, Known
 
 
 def make_model(classes: int, width: int) -> nn.Module:
@@ -72,3 +73,16 @@ class SignBuff(ob.Algorithm):
         v = self.scale * self.total.sign()
         self.reset()
         return v
+
+
+@dataclass(kw_only=True, frozen=True)
+class FreeRider(Forgery):
+    """A user's own attack: nearly nothing, in the direction of the last honest update."""
+
+    factor: float = 0.01
+
+    def overhears(self) -> int:
+        return 1
+
+    def forge(self, delta: Tensor, known: Known) -> Tensor:
+        return self.factor * known.honest[-1] if known.honest else torch.zeros_like(delta)

@@ -20,7 +20,7 @@ from offbeat.experiments import api, checkpoint, run
 from offbeat.experiments.experiment import Data, Experiment
 from offbeat.experiments.result import Glance
 from offbeat.memory import Disk, Held
-from offbeat.world import Battery, Bernoulli, Constant, Devices
+from offbeat.world import ATTACKS, Battery, Bernoulli, Constant, Devices
 
 
 def experiment(**more: Any) -> Experiment:
@@ -78,6 +78,13 @@ EXACT: dict[str, dict[str, Any]] = {
         "algorithm": ob.ACED(max_age=5),
         "dispatch": ob.PerArrival(concurrency=4),
         "world": ob.World(availability=Bernoulli(probability=0.7), on_leave="lost", trip_timeout=8.0),
+    },
+    **{
+        f"attack: {name}": {
+            "world": ob.World(attack=kind(share=0.5)),
+            "compression": ob.Compression(upload=TopK(rate=0.3), error_feedback=True),
+        }
+        for name, kind in ATTACKS.items()
     },
 }
 

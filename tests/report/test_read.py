@@ -119,6 +119,7 @@ def test_nothing_outside_a_folder_is_read(runs: pathlib.Path, tmp_path: pathlib.
         ("summary.json", "[1]"),
         ("setting.json", '{"partition": [[1], [2, 3]], "clients": 3}'),
         ("setting.json", '{"network": {}, "sizes": "many"}'),
+        ("setting.json", '{"attackers": [-1, "everybody"]}'),
         ("setting.json", '{"plan": [[1, 2]], "period": 1, "exponent": 1}'),
         ("metrics.jsonl", '{"version": NaN, "virtual_seconds": 1, "bytes_up": 1, "accuracy": 1}\n'),
         ("metrics.jsonl", '{"version": 1, "virtual_seconds": 1, "bytes_up": 1, "accuracy": "high"}\n'),

@@ -184,7 +184,7 @@ def list_(as_json: bool) -> None:
     from offbeat.experiments.presets import PRESETS
     from offbeat.memory import MEMORIES
     from offbeat.models import MODELS
-    from offbeat.world import AVAILABILITIES, DELAYS, EFFORTS
+    from offbeat.world import ATTACKS, AVAILABILITIES, DELAYS, EFFORTS
 
     names = {
         "algorithms": list(ALGORITHMS),
@@ -203,6 +203,7 @@ def list_(as_json: bool) -> None:
         "delays": list(DELAYS),
         "availabilities": list(AVAILABILITIES),
         "efforts": list(EFFORTS),
+        "attacks": list(ATTACKS),
         "presets": list(PRESETS),
     }
     if as_json:

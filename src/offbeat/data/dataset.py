@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -218,6 +218,22 @@ class Federated:
 
     def indices(self, client: int) -> Indices:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def relabelled(self, clients: Collection[int], labels: Callable[[Tensor], Tensor]) -> Federated:
+        """The same with other labels for some clients.  Of an example that others have as well they get a copy."""
+        theirs = np.repeat(np.isin(np.arange(self.clients), list(clients)), self.sizes)
+        shared = np.intersect1d(self.order[theirs], self.order[~theirs])
+        order, known = self.order.copy(), len(self.dataset.y)
+        moved = theirs & np.isin(order, shared)
+        order[moved] = known + np.searchsorted(shared, order[moved])
+        x, owners, copies = self.dataset.x, self.dataset.owners, torch.from_numpy(shared)
+        y = torch.cat([self.dataset.y, self.dataset.y[copies]])
+        index = torch.from_numpy(np.unique(order[theirs]))
+        y[index] = labels(y[index])
+        if len(shared):
+            x = torch.cat([x, x[copies]])
+            owners = None if owners is None else torch.cat([owners, owners[copies]])
+        return replace(self, dataset=replace(self.dataset, x=x, y=y, owners=owners), order=order)
 
     def label_counts(self) -> Indices:
         """(clients, classes): how many examples of each label a client has."""

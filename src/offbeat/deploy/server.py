@@ -18,7 +18,7 @@ from offbeat.deploy.secret import keep, server_seed
 from offbeat.deploy.transport import Flower, check_rule
 from offbeat.deploy.wire import Flat
 from offbeat.engine import Terms
-from offbeat.errors import RunFolderError
+from offbeat.errors import ConfigError, RunFolderError
 from offbeat.experiments import checkpoint
 from offbeat.experiments.api import resolved, stored
 from offbeat.experiments.drive import alone
@@ -125,6 +125,8 @@ def _outcome(folder: pathlib.Path, assembly: Assembly) -> tuple[int, Tensor]:
 def assemble(experiment: Experiment, data_dir: str | None) -> Assembly:
     """The server trains nothing: it needs the model, the test data and the rule."""
     check_rule(experiment.algorithm, "algorithm.name")
+    if experiment.world.attack is not None:
+        raise ConfigError("attacks are for simulations: real clients do what they do", key="world.attack")
     return dataclasses.replace(experiment, executor="sequential").assemble(data_dir)
 
 

@@ -14,6 +14,7 @@ from offbeat.engine.dispatch import (
 from offbeat.engine.evaluate import Evaluator
 from offbeat.engine.events import Arrival, Event, Lost, Outcome, Tick, Transport
 from offbeat.engine.executors import EXECUTORS, Executor, choose, threads
+from offbeat.engine.forgers import Forgers
 from offbeat.engine.gate import Gate
 from offbeat.engine.loop import Loop, Terms
 from offbeat.engine.simulated import Simulated, Trainer
@@ -30,6 +31,7 @@ __all__ = [
     "Evaluator",
     "Event",
     "Executor",
+    "Forgers",
     "Gate",
     "KeepBusy",
     "Loop",

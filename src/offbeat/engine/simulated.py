@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from offbeat.engine.events import Arrival, Event, Lost, Tick
+from offbeat.engine.forgers import Forgers
 from offbeat.messages import Job, Update, parts
 from offbeat.world import World
 
@@ -42,10 +43,9 @@ class Simulated:
     Python's garbage collector, which costs more than the bookkeeping.
     """
 
-    doubtful = False  # an executor has looked at what it has trained
-
-    def __init__(self, world: World, trainer: Trainer, seed: int) -> None:
-        self.world, self.trainer, self.seed = world, trainer, seed
+    def __init__(self, world: World, trainer: Trainer, seed: int, forgers: Forgers | None = None) -> None:
+        self.world, self.trainer, self.seed, self.forgers = world, trainer, seed, forgers
+        self.doubtful = forgers is not None  # an executor has looked at what it has trained
         self.now = 0.0
         self.untrained: list[_Entry[Job]] = []  # a heap
         self.ready: list[_Entry[Job]] = []  # trained or asked for, the earliest last
@@ -119,7 +119,8 @@ class Simulated:
         if self.ready and not (self.others and _before(self.others[0], self.ready[-1])):
             at, _, job, sent = self.ready.pop()
             self.now = max(self.now, at)
-            return Arrival(job, self.trained.pop(job.id), sent)
+            update = self.trained.pop(job.id)
+            return Arrival(job, update if self.forgers is None else self.forgers.sent(job, update), sent)
         if not self.others:
             raise RuntimeError("nothing is in flight and nobody will wake up: the federation has come to rest")
         at, _, what, _ = heapq.heappop(self.others)
@@ -139,11 +140,14 @@ class Simulated:
                 (at, n, _plain(what), sent) for at, n, what, sent in (*self.ready, *self.untrained, *self.others)
             ],
             "trained": [_plain(update) for update in self.trained.values()],
+            "forgers": self.forgers.state_dict() if self.forgers is not None else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.now, self.sequence, self.bytes_down = state["now"], state["sequence"], state["bytes_down"]
         self.trained = {update["job"]: Update(**update) for update in state["trained"]}
+        if self.forgers is not None:
+            self.forgers.load_state_dict(state["forgers"])
         self.asked, self.untrained, self.ready, self.others = {}, [], [], []
         for at, n, plain, sent in sorted(state["queue"], key=operator.itemgetter(0, 1)):  # a sorted list is a heap
             what = _whole(plain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -38,12 +38,14 @@ class Work:
         compression: Compression | None = None,
         precision: Precision = "tf32",
         augment: Augment | None = None,
+        forgers: Collection[int] = frozenset(),
     ) -> None:
         self.module = module.to(device)
         self.layout = Layout.of(module)
         self.data, self.rule, self.device = data, rule, device
         self.compression = compression or Compression()
         self.precision, self.augment = precision, augment
+        self.forgers = forgers  # clients whose Δ is another when it is sent, and coded only then
         self.x, self.y = data.dataset.on(device)
         self.buffers = Layout.of_buffers(self.module, _changing(self.module, data.dataset.prepare(self.x[:2])))
         self.kept: dict[str, dict[int, Tensor]] = {name: {} for name in (*rule.keeps, "error")}
@@ -126,8 +128,9 @@ class Work:
         """A trained job's result as a message."""
         for name, value in kept.items():
             self.kept[name][job.client] = value
+        coded = delta if job.client in self.forgers else self.coded(job, delta)
         return Update(
-            job=job.id, client=job.client, version=job.version, delta=self._coded(job, delta), steps=job.steps,
+            job=job.id, client=job.client, version=job.version, delta=coded, steps=job.steps,
             examples=self.data.size(job.client), wire_bytes=self.upload_bytes(job), extra=sent,
         )  # fmt: skip
 
@@ -138,7 +141,7 @@ class Work:
             f"finite.  A smaller client.lr (now {self.rule.lr:g}) or algorithm.eta usually helps."
         )
 
-    def _coded(self, job: Job, delta: Tensor) -> Tensor:
+    def coded(self, job: Job, delta: Tensor) -> Tensor:
         """Δ as it comes out of the code at the server."""
         codec, feedback = self.compression.upload, self.compression.error_feedback
         if feedback and job.client in self.kept["error"]:

@@ -38,7 +38,7 @@ from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource, name_of, 
 from offbeat.memory import MEMORIES, Memory
 from offbeat.models import MODELS, Model
 from offbeat.options import Options, hints
-from offbeat.world import AVAILABILITIES, DELAYS, EFFORTS, Availability, Delay, Effort, World
+from offbeat.world import ATTACKS, AVAILABILITIES, DELAYS, EFFORTS, Attack, Availability, Delay, Effort, World
 
 Table = dict[str, Any]
 
@@ -55,6 +55,7 @@ CHOICES: dict[type, Mapping[str, type]] = {
     Topology: TOPOLOGIES,
     Codec: CODECS,
     Effort: EFFORTS,
+    Attack: ATTACKS,
     Source: DATASETS,
     Partition: PARTITIONS,
     Augment: AUGMENTS,

@@ -42,7 +42,7 @@ from offbeat.experiments.own import OwnPartition, OwnSource
 from offbeat.models import LR, Model
 from offbeat.options import Count, Natural, Options, Positive, Probability
 from offbeat.seeds import key, stream
-from offbeat.world import Always, AsAsked, World
+from offbeat.world import Always, AsAsked, Forgery, Poisoning, World
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -191,6 +191,9 @@ class Experiment(Options):
         data = self.data.load(data_dir(folder), self.seed)
         world = replace(self.world, availability=self.world.availability.among(data.label_counts()))
         world.check(data.clients)
+        attack, attackers = world.attack, world.attackers(self.seed, data.clients)
+        if isinstance(attack, Poisoning) and attackers:
+            data = data.relabelled(attackers, lambda y: attack.labels(y, data.dataset.classes))
         if isinstance(self.algorithm, FedAvgIS) and not all(
             map(world.availability.probability_of, range(data.clients))
         ):
@@ -214,8 +217,9 @@ class Experiment(Options):
             )
         module = self.module(data.dataset)
         work = Work(
-            module, data, self.client, torch.device(self.device), self.compression, self.precision, self.data.augment
-        )
+            module, data, self.client, torch.device(self.device), self.compression, self.precision, self.data.augment,
+            attackers if isinstance(attack, Forgery) else frozenset(),
+        )  # fmt: skip
         privacy.check_statistics(self.algorithm, bool(work.buffers.names))
         network = self.algorithm.network()
         if network is None:
@@ -263,6 +267,12 @@ class Experiment(Options):
             ),
             ("world.effort", not isinstance(self.world.effort, AsAsked), "gossip needs as many steps of everybody"),
             ("world.availability", not isinstance(self.world.availability, Always), "a network needs everybody awake"),
+            (
+                "world.attack",
+                bool(work.forgers),
+                "attackers forge what they send to a server, and clients of a network talk to each other: "
+                "label-flip alone makes sense",
+            ),
             ("dispatch.deadline", getattr(self.dispatch, "deadline", None), "a network trains as one: no deadline"),
             (
                 "dispatch.concurrency",
@@ -333,11 +343,17 @@ class Assembly:
     def work(self) -> Work:
         return self.executor.work
 
+    @functools.cached_property
+    def attackers(self) -> frozenset[int]:
+        return self.world.attackers(self.experiment.seed, self.work.data.clients)
+
     @property
     def pool(self) -> object:
         """Equal for runs whose jobs can be trained in one stack; None where nothing is gained by it."""
         if isinstance(self.executor, Gossip) or self.executor.bulk == 1:
             return None
+        if isinstance(self.world.attack, Poisoning) and self.attackers:
+            return None  # its labels are its own
         work, module = self.work, self.work.module
         fixed = hashlib.sha256()  # what is no part of x must be the same for all
         for name, value in sorted(module.state_dict().items()):

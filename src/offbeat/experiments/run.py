@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.clients import BUFFERS
-from offbeat.engine import Arrival, Lost, Outcome, Simulated
+from offbeat.engine import Arrival, Forgers, Lost, Outcome, Simulated
 from offbeat.engine.evaluate import Score
 from offbeat.engine.executors import Gossip
 from offbeat.engine.executors.base import Outcome as Trained
@@ -55,7 +55,9 @@ class Run:
         self.audience = Audience(callbacks)
         self.interrupted = interrupted  # ends the run between two turns
         self.careful = carrier is not None  # real clients' work is not done again: a checkpoint at every version
-        self.transport = carrier or Simulated(assembly.world, assembly.executor, experiment.seed)
+        self.transport = carrier or Simulated(
+            assembly.world, assembly.executor, experiment.seed, Forgers.of(assembly.world.attack, assembly.work)
+        )
         self.loop = (reality or Reality.simulated(assembly)).loop(assembly, self.transport, place)
         self.tally = Tally()
         self.metrics: list[dict[str, Any]] = []
@@ -254,6 +256,7 @@ class Run:
             "staleness_max": tally.staleness_max,
             **privacy.in_all(self.loop.algorithm),
             "clients": self.assembly.work.data.clients,
+            "attackers": len(self.assembly.attackers),
             "parameters": self.assembly.work.layout.dim,
             "executor": self.assembly.executor_name,
             "executors_tried": self.assembly.rates,

@@ -1,4 +1,5 @@
-"""What a run is made of that its config does not say: who has what, who talks to whom, what each device chose.
+"""What a run is made of that its config does not say: who has what, who attacks, who talks to whom, what each
+device chose.
 
 Written once into the run folder, for those who draw it.
 """
@@ -27,6 +28,8 @@ def setting(assembly: Assembly) -> dict[str, Any]:
         found["sizes"] = counts.sum(axis=1).tolist()
         if counts.size <= LABELS:
             found["partition"] = counts.tolist()
+    if assembly.attackers and data.clients <= CLIENTS:
+        found["attackers"] = sorted(assembly.attackers)
     dispatch = assembly.experiment.dispatch
     if isinstance(algorithm, FedLuck) and isinstance(dispatch, Periodic) and data.clients <= NODES:
         found["period"], found["exponent"] = dispatch.period, algorithm.exponent

@@ -77,6 +77,8 @@ def detail(record: Record) -> dict[str, Any]:
     log = record.log()
     if len(log):
         found |= _of_log(log, record)
+    if "attackers" in record.setting:
+        found["attackers"] = len(record.setting["attackers"])
     for name, make in (("partition", _partition), ("plan", _plan), ("network", _network)):
         if name in record.setting:
             found[name] = make(record.setting)

@@ -314,7 +314,7 @@ def _sound(setting: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Those of its parts that are what they should be."""
     checks: dict[str, Callable[[Any], bool]] = {
         "clients": _is_count, "sizes": _are_counts, "partition": _is_table, "plan": _is_plan, "network": _is_network,
-        "period": _number, "exponent": _number,
+        "period": _number, "exponent": _number, "attackers": _are_counts,
     }  # fmt: skip
     found = {}
     for name, value in setting.items():

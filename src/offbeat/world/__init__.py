@@ -1,5 +1,20 @@
-"""What the outside does: how long a trip takes, whether it arrives, who is awake."""
+"""What the outside does: how long a trip takes, whether it arrives, who is awake, who attacks."""
 
+from offbeat.world.attacks import (
+    ATTACKS,
+    ALittle,
+    Attack,
+    Forgery,
+    Gaussian,
+    InnerProduct,
+    Known,
+    LabelFlip,
+    Omniscient,
+    Poisoning,
+    Scaled,
+    SignFlip,
+    StaleReplay,
+)
 from offbeat.world.availability import Always, Availability, Bernoulli, ByLabel
 from offbeat.world.delays import Constant, Delay, Devices, Exponential, HalfNormal, LogNormal, Speeds, Trip, Uniform
 from offbeat.world.effort import EFFORTS, AsAsked, Battery, Effort, PerClient, UniformSteps
@@ -26,7 +41,9 @@ AVAILABILITIES: dict[str, type[Availability]] = {
 }
 
 __all__ = [
-    "AVAILABILITIES", "DELAYS", "EFFORTS", "Always", "AsAsked", "Availability", "Battery", "Bernoulli", "ByLabel",
-    "Constant", "Delay", "Devices", "Effort", "Exponential", "FedScaleDevices", "FlashSpeeds", "HalfNormal",
-    "LogNormal", "Mix", "PerClient", "Speeds", "Trace", "Trip", "Uniform", "UniformSteps", "World",
+    "ATTACKS", "AVAILABILITIES", "DELAYS", "EFFORTS", "ALittle", "Always", "AsAsked", "Attack", "Availability",
+    "Battery", "Bernoulli", "ByLabel", "Constant", "Delay", "Devices", "Effort", "Exponential", "FedScaleDevices",
+    "FlashSpeeds", "Forgery", "Gaussian", "HalfNormal", "InnerProduct", "Known", "LabelFlip", "LogNormal", "Mix",
+    "Omniscient", "PerClient", "Poisoning", "Scaled", "SignFlip", "Speeds", "StaleReplay", "Trace", "Trip", "Uniform",
+    "UniformSteps", "World",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from offbeat.errors import ConfigError
 from offbeat.messages import Job
 from offbeat.options import Bound, Options, Positive
 from offbeat.seeds import key, onward, uniform, word
+from offbeat.world.attacks import Attack
 from offbeat.world.availability import Always, Availability
 from offbeat.world.delays import Delay, HalfNormal, Trip
 from offbeat.world.effort import AsAsked, Effort
@@ -21,7 +22,7 @@ SLEEPS = 100_000  # spans after which a client that never wakes up is taken for 
 
 @dataclass(kw_only=True, frozen=True)
 class World(Options):
-    """Delays, losses and availability.  Its answers depend on the seed, the client and the job alone."""
+    """Delays, losses, availability and attacks.  Its answers depend on the seed, the client and the job alone."""
 
     delay: Delay = field(default_factory=HalfNormal)
     """How long a trip takes."""
@@ -35,6 +36,8 @@ class World(Options):
     """Probability that a trip never comes back."""
     trip_timeout: Positive | None = None
     """Seconds after which the server gives a trip up and the client is free again."""
+    attack: Attack | None = None
+    """What some clients do instead of what they should."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +81,7 @@ class World(Options):
         return math.inf
 
     def check(self, clients: int) -> None:
-        """Refuse lists that are not one a client, and worlds in which nobody ever works."""
+        """Refuse lists that do not fit the clients, and worlds in which nobody ever works."""
         for table, law in (("delay", self.delay), ("availability", self.availability), ("effort", self.effort)):
             for name in law.per_client:
                 values = getattr(law, name)
@@ -86,6 +89,12 @@ class World(Options):
                     raise ConfigError(f"{len(values)} values for {clients} clients", key=f"world.{table}.{name}")
         if not any(self.availability.probability_of(client) != 0 for client in range(clients)):
             raise ConfigError("nobody is ever awake", key="world.availability.probability")
+        if self.attack is not None:
+            self.attack.check(clients)
+
+    def attackers(self, seed: int, clients: int) -> frozenset[int]:
+        """Who of so many clients attacks."""
+        return self.attack.attackers(seed, clients) if self.attack is not None else frozenset()
 
     def awake(self, seed: int, client: int, now: float) -> bool:
         if isinstance(self.availability, Always):

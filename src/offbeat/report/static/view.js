@@ -141,7 +141,7 @@ const view = (() => {
         made.push(figure("Staleness", `${number(d.trips - d.lost)} updates; ${number(d.lost)} trips came to nothing${nothing ? `: ${nothing}` : ""}`, () => charts.histogram(d.staleness)));
         made.push(figure("Staleness over time", "", () => charts.overTime(d.staleness_over_time)));
         made.push(figure("At work and waiting", "Trips that were still under way at the end are not counted.", () => charts.busy(d)));
-        made.push(figure("Who took part", d.participation.known ? "A client on the dashed line has as large a part in the updates as in the data." : "Who has how much data is not known.", () => charts.participation(d.participation)));
+        made.push(figure("Who took part", (d.participation.known ? "A client on the dashed line has as large a part in the updates as in the data." : "Who has how much data is not known.") + (d.attackers ? ` ${number(d.attackers)} of the clients attack.` : ""), () => charts.participation(d.participation)));
         made.push(figure("How long trips took", "", () => charts.durations(d.durations)));
         if (d.ages) made.push(figure("Age of what the memory holds", "Versions since the latest update of each client was begun", () => charts.ages(d.ages)));
         made.push(zoomed(figure("Trips", `${part}, ${number(d.timeline.trips.length)} of ${number(d.trips)} trips. Darker is staler; dashed with a cross came to nothing. The slider zooms.`, () => charts.timeline(d), "tall")));
