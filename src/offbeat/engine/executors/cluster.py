@@ -13,10 +13,12 @@ import logging
 import os
 import secrets
 import signal
+import sys
 import tempfile
+import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -53,6 +55,21 @@ class Member:
         return self.asked is None
 
 
+class Worker:
+    """What runs there: a trainer, made of a reference to its class and what it is called with."""
+
+    def __init__(self, paths: Sequence[str], packed: Sequence[Any]) -> None:
+        sys.path.extend(path for path in paths if path not in sys.path)  # first: the user's model may lie there
+        kind, *arguments = ray.get(packed[0])
+        self.trainer = kind(*arguments)
+
+    def where(self) -> tuple[str, int]:
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    def train(self, *order: Any) -> Any:
+        return self.trainer.train(*order)
+
+
 class Cluster:
     """Workers that need a core each, or a GPU."""
 
@@ -81,7 +98,7 @@ class Cluster:
         """A reference to a copy in the object store, from where a node fetches it once for all its workers."""
         return ray.put(value)
 
-    def recruit(self, most: int, kind: type, *arguments: Any) -> None:
+    def recruit(self, most: int, trainer: Any) -> None:
         """Ask for workers until there are so many, or as many as the cluster has room for.
 
         A worker counts from when it is asked for: the cluster may be full, or a node be on its way.
@@ -91,7 +108,7 @@ class Cluster:
             missing = 0
         need = {"num_cpus": 0, "num_gpus": 1} if self.resource == "GPU" else {"num_cpus": 1}
         for _ in range(missing):
-            actor = ray.remote(kind).options(**need, scheduling_strategy="SPREAD").remote(*arguments)
+            actor = ray.remote(Worker).options(**need, scheduling_strategy="SPREAD").remote(sys.path, [trainer])
             self.members.append(Member(actor, actor.where.remote()))
 
     def ask(self, member: Member, *order: Any) -> None:
@@ -149,10 +166,16 @@ def _get(reference: Any) -> Any:
         return ray.get(reference)
     except RayTaskError as error:
         cause = error.cause
-        cause.add_note(f"In a worker of the Ray cluster:\n{error.traceback_str}")
+        cause.add_note(f"In a worker of the Ray cluster:\n{error}")
         raise cause from None
     except RayError as error:
-        return Gone(" ".join(str(error).split()))
+        return Gone(_told(error))
+
+
+def _told(error: Exception) -> str:
+    """An error of Ray's without its advice: what was raised, or what it says of a dead process."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return textwrap.shorten(lines[-1], 250)
 
 
 @contextlib.contextmanager
@@ -175,7 +198,7 @@ def _joined() -> Iterator[None]:
                     ray.init("local", **own, **quiet)
         except (RayError, OSError, RuntimeError, ValueError) as error:
             what = f"the Ray cluster at {address} (RAY_ADDRESS) cannot be joined" if address else "Ray does not start"
-            raise OffbeatError(f"{what}: {' '.join(str(error).split())}") from error
+            raise OffbeatError(f"{what}: {_told(error)}") from error
         stack.callback(ray.shutdown)
         _LOG.info("Ray cluster %s: %s", address or "of our own", ray.cluster_resources())
         yield
@@ -207,8 +230,3 @@ def _sigterm_as_it_is() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread() and handler is not None:
             signal.signal(signal.SIGTERM, handler)
-
-
-def here() -> tuple[str, int]:
-    """In a worker: its node and process."""
-    return ray.get_runtime_context().get_node_id(), os.getpid()

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from offbeat.engine.executors.cluster import Cluster, Member
 
 STACKED, ALONE = 256, 4  # jobs a worker that are worth training at once; jobs that train alone must end after Ctrl-C
-TRIES = 3
+TRIES = 2
 
 Array = NDArray[Any]
 Answer = tuple[bool, Array, dict[str, Array], dict[str, Array]]  # a result as it travels
@@ -111,11 +111,6 @@ class Trainer:
         self.work.module.train()
         self.vectorised = Vectorised(self.work) if place.stacked else None
 
-    def where(self) -> tuple[str, int]:
-        from offbeat.engine.executors.cluster import here
-
-        return here()
-
     def train(self, order: Sequence[Parts], plan: Plan, *lent: Array) -> list[Answer]:
         device = self.work.device
         tensors = [_view(array).to(device) for array in lent]
@@ -151,7 +146,7 @@ class Ray(Executor):
         self.parts: int | None = None  # into which the jobs of a bulk are split
         self._expect(os.cpu_count() or 1)
         self._cluster: Cluster | None = None
-        self._place: Any = None  # a reference
+        self._trainer: Any = None  # a reference
         self._lent: dict[int, tuple[Tensor, Any]] = {}  # by identity: the tensor, so that it stays, and a reference
         self._busy: dict[Member, Errand] = {}
 
@@ -176,7 +171,7 @@ class Ray(Executor):
         """End the workers, and the cluster if it is ours; the next job starts others."""
         self._busy.clear()
         self._lent.clear()
-        self._place = None
+        self._trainer = None
         if self._cluster is not None:
             cluster, self._cluster = self._cluster, None
             cluster.close()
@@ -198,7 +193,7 @@ class Ray(Executor):
             if self.parts is None:
                 self._split(max(1, self._cluster.size()))
             try:
-                self._place = self._cluster.put(Workplace.of(self.work, self.stacked))
+                self._trainer = self._cluster.put((Trainer, Workplace.of(self.work, self.stacked)))
             except (TypeError, AttributeError, ValueError) as error:  # as pickle has it
                 raise ConfigError(
                     f"'ray' cannot send the model to other processes: {error}  Use 'sequential'.", key="executor"
@@ -231,7 +226,7 @@ class Ray(Executor):
         """Give every idle worker something, and ask for more workers while there is more to do."""
         if not waiting:
             return
-        cluster.recruit(len(self._busy) + len(waiting), Trainer, self._place)
+        cluster.recruit(len(self._busy) + len(waiting), self._trainer)
         for member in [member for member in cluster.members if member.idle][: len(waiting)]:
             errand = waiting.popleft()
             cluster.ask(member, *self._order(cluster, errand))
