@@ -26,6 +26,9 @@ from offbeat.clients import ClientRule, State
 LADDER = [2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
 
 ALIGN = 64  # numbers
+# Several executors may share a function, and none of them may change what is made of it for another: a batch of another
+# width is compiled by itself instead of making the width a variable for all that come after.
+COMPILER: dict[str, Any] = {"cache_size_limit": 4 * len(LADDER), "automatic_dynamic_shapes": False}
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Integers = NDArray[np.int64]
@@ -48,18 +51,19 @@ class Program:
     def __init__(
         self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any, compiled: bool
     ) -> None:
-        steps, width = 1 << (len(batches) - 1).bit_length(), batches.shape[2]
+        steps = 1 << (len(batches) - 1).bit_length()
+        width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled by itself
         rows = padded(len(x)) if len(x) > 1 else 1
         self.rule = dataclasses.replace(rule, lr=1.0)
         self.x, self.y = _aligned(x, rows), _aligned(x, rows)
         self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
         self.state: State = {name: _aligned(value, rows) for name, value in state.items()}
-        self.batches = torch.zeros((steps, rows, *batches.shape[2:]), dtype=torch.int64, device=x.device)
+        self.batches = torch.zeros((steps, rows, width, *batches.shape[3:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
         advance = _advance(self.rule, tuple(state))
-        self._plain = _gradient(loss)
-        self._gradient = Compiled(loss, _gradient) if compiled else self._plain
+        self._plain = gradient_of(loss)
+        self._gradient = Compiled(loss, gradient_of) if compiled else self._plain
         self._advance = Compiled(advance) if compiled else advance
         # Captured where it will be replayed: cuBLAS has a workspace for each stream, which two lanes must not share.
         self._stream = stream
@@ -163,7 +167,7 @@ class Programs:
         return program
 
 
-def _gradient(loss: Loss) -> Loss:
+def gradient_of(loss: Loss) -> Loss:
     def gradient(y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         (g,) = torch.autograd.grad(loss(y, batch, weight), y)
         return g
@@ -224,8 +228,7 @@ class Compiled:
             for tensor in tensors if len(tensors[0]) > 1 else ():
                 torch._dynamo.mark_dynamic(tensor, 0)
             try:
-                # Several executors may share a function.
-                with torch._dynamo.config.patch(cache_size_limit=4 * len(LADDER)), _quiet():
+                with torch._dynamo.config.patch(**COMPILER), _quiet():
                     return self._compiled(*arguments)
             except Exception as error:  # whatever a compiler may raise
                 self._compiled = None

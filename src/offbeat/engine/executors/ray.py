@@ -144,13 +144,13 @@ class Ray(Executor):
         self.stacked = not _convolves(work) and why_not_stackable(work) is None
         self.rows = height(work, self.bulk)
         self.parts: int | None = None  # into which the jobs of a bulk are split
-        self._expect(os.cpu_count() or 1)
+        self._look_ahead(os.cpu_count() or 1)
         self._cluster: Cluster | None = None
         self._trainer: Any = None  # a reference
         self._lent: dict[int, tuple[Tensor, Any]] = {}  # by identity: the tensor, so that it stays, and a reference
         self._busy: dict[Member, Errand] = {}
 
-    def _expect(self, workers: int) -> None:
+    def _look_ahead(self, workers: int) -> None:
         """Jobs that are worth training at once by so many workers."""
         together = (STACKED if self.stacked else ALONE) * workers
         self.bulk = max(workers, min(together, BULK_BYTES // (4 * max(1, self.work.layout.dim))))
@@ -165,7 +165,7 @@ class Ray(Executor):
     def _split(self, parts: int | None) -> None:
         self.parts = parts
         if parts is not None:
-            self._expect(parts)
+            self._look_ahead(parts)
 
     def close(self) -> None:
         """End the workers, and the cluster if it is ours; the next job starts others."""

@@ -103,18 +103,23 @@ def _plain(layer: nn.Module) -> bool:
 class _Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         n, out, _ = self.weight.shape
-        weight, rows = self.weight, x.reshape(n, -1, x.shape[-1])
-        if torch.is_autocast_enabled(x.device.type):
-            low = torch.get_autocast_dtype(x.device.type)
-            weight, rows = weight.to(low), rows.to(low)
-        y: Tensor = _Product.apply(rows, weight)  # type: ignore[no-untyped-call]
+        y = _product(x.reshape(n, -1, x.shape[-1]), self.weight)
         if self.bias is not None:
             y = y + self.bias[:, None]
         return y.reshape(*x.shape[:-1], out)
 
 
+def _product(rows: Tensor, weight: Tensor) -> Tensor:
+    """rows·weightᵀ of every client, in low precision where that is asked for."""
+    if torch.is_autocast_enabled(rows.device.type):
+        low = torch.get_autocast_dtype(rows.device.type)
+        weight, rows = weight.to(low), rows.to(low)
+    y: Tensor = _Product.apply(rows, weight)  # type: ignore[no-untyped-call]
+    return y
+
+
 class _Product(torch.autograd.Function):
-    """rows·weightᵀ of every client.  Left to autograd, the weight's gradient would come transposed."""
+    """Left to autograd, the weight's gradient would come transposed."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
@@ -134,12 +139,27 @@ class _Conv2d(nn.Conv2d):
 
     def products(self, x: Tensor) -> Tensor:
         n, out = self.weight.shape[:2]
-        if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
-            return convolution.stacked_conv2d(x, self.weight, self.padding)
         batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
+        if self._tiles(height, width):
+            return self._patches(x)
+        if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
+            return convolution.stacked_conv2d(x, self.weight, self.padding, self.groups)
         side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
         y = conv2d(side, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
         return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])
+
+    def _tiles(self, height: int, width: int) -> bool:
+        """Whether the kernel goes over the image like a tile over a floor, as those of 1×1 and of patches do."""
+        (kh, kw), plain = self.kernel_size, self.groups == 1 and set(self.dilation) == {1} and set(self.padding) == {0}
+        return plain and self.stride == (kh, kw) and height % kh == 0 and width % kw == 0
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """One matrix product for each client; images come out channels-last."""
+        n, out, channels, kh, kw = self.weight.shape
+        images, _, height, width = x.shape
+        tiles = x.reshape(images, channels, height // kh, kh, width // kw, kw).permute(0, 2, 4, 1, 3, 5)
+        y = _product(tiles.reshape(n, -1, channels * kh * kw), self.weight.flatten(2))
+        return y.view(images, height // kh, width // kw, out).permute(0, 3, 1, 2)
 
     def biased(self, y: Tensor) -> Tensor:
         if self.bias is None:
