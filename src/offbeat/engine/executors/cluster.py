@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
+from offbeat.engine.executors.workers import portable
 from offbeat.errors import OffbeatError
 
 STARTS = 3  # workers that may fail to start in a row
 PATIENCE = 300.0  # seconds without any worker
-GLANCE = 2.0  # seconds between two looks at a cluster that has none
+GLANCE = 2.0  # seconds between two looks at what the cluster has
 
 _LOG = logging.getLogger("offbeat")
 
@@ -67,7 +68,10 @@ class Worker:
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
     def train(self, *order: Any) -> Any:
-        return self.trainer.train(*order)
+        try:
+            return self.trainer.train(*order)
+        except Exception as error:
+            return portable(error)
 
 
 class Cluster:
@@ -78,6 +82,7 @@ class Cluster:
         self.members: list[Member] = []
         self._failures: list[str] = []  # why workers have not started, since the last one that has
         self._alone_since: float | None = None  # without a worker that has started
+        self._asked_for, self._look_at = 0, 0.0  # workers, and when to look anew for room for them
         self._exit = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             stack.enter_context(_joined())
@@ -85,7 +90,7 @@ class Cluster:
 
     def close(self) -> None:
         """End the workers, and the cluster if it is ours."""
-        for member in self.members:
+        for member in self.members if ray.is_initialized() else ():
             ray.kill(member.actor)
         self.members.clear()
         self._exit.close()
@@ -103,11 +108,13 @@ class Cluster:
 
         A worker counts from when it is asked for: the cluster may be full, or a node be on its way.
         """
-        missing = min(most, self.size()) - len(self.members) if len(self.members) < most else 0
-        if len(self._failures) >= STARTS:
-            missing = 0
+        now = time.monotonic()
+        looked = most <= self._asked_for and now < self._look_at
+        if looked or len(self.members) >= most or len(self._failures) >= STARTS:
+            return
+        self._asked_for, self._look_at = most, now + GLANCE
         need = {"num_cpus": 0, "num_gpus": 1} if self.resource == "GPU" else {"num_cpus": 1}
-        for _ in range(missing):
+        for _ in range(min(most, self.size()) - len(self.members)):
             actor = ray.remote(Worker).options(**need, scheduling_strategy="SPREAD").remote(sys.path, [trainer])
             self.members.append(Member(actor, actor.where.remote()))
 
@@ -123,6 +130,7 @@ class Cluster:
             answer = _get(reference)
             if isinstance(answer, Gone):
                 self.members.remove(member)
+                self._look_at = 0.0
                 ray.kill(member.actor)  # it may be that only the way to it is lost
             if member.node:
                 yield member, answer
@@ -154,6 +162,7 @@ class Cluster:
 def _ready(references: list[Any], timeout: float | None) -> list[Any]:
     """Those of which the result is here; waits for the first of them, and takes the others that are here by then."""
     if not references:
+        time.sleep(timeout or 0.0)
         return []
     first, rest = ray.wait(references, timeout=timeout)
     more, _ = ray.wait(rest, num_returns=len(rest), timeout=0) if first and rest else ([], rest)
@@ -163,13 +172,12 @@ def _ready(references: list[Any], timeout: float | None) -> list[Any]:
 def _get(reference: Any) -> Any:
     """The answer; what the worker has raised is raised here."""
     try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        cause = error.cause
-        cause.add_note(f"In a worker of the Ray cluster:\n{error}")
-        raise cause from None
+        answer = ray.get(reference)
     except RayError as error:
         return Gone(_told(error))
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def _told(error: Exception) -> str:
@@ -200,7 +208,7 @@ def _joined() -> Iterator[None]:
             what = f"the Ray cluster at {address} (RAY_ADDRESS) cannot be joined" if address else "Ray does not start"
             raise OffbeatError(f"{what}: {_told(error)}") from error
         stack.callback(ray.shutdown)
-        _LOG.info("Ray cluster %s: %s", address or "of our own", ray.cluster_resources())
+        _LOG.info("Ray cluster %s, %d nodes", address or "of our own", len(ray.nodes()))
         yield
 
 

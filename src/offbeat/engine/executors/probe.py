@@ -56,5 +56,5 @@ def why_not_stackable(work: Work) -> str | None:
     return None
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -15,6 +15,7 @@ import copy
 import dataclasses
 import importlib.util
 import os
+import pickle
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ from offbeat.engine.executors.base import (
     examples,
     outcome,
 )
-from offbeat.engine.executors.probe import why_not_stackable
+from offbeat.engine.executors.probe import first_line, why_not_stackable
 from offbeat.engine.executors.sequential import one_by_one
 from offbeat.engine.executors.vectorised import Vectorised, evenly, height, plan
 from offbeat.engine.executors.workers import keep_memory
@@ -194,9 +195,10 @@ class Ray(Executor):
                 self._split(max(1, self._cluster.size()))
             try:
                 self._trainer = self._cluster.put((Trainer, Workplace.of(self.work, self.stacked)))
-            except (TypeError, AttributeError, ValueError) as error:  # as pickle has it
+            except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:
+                why = first_line(error.__cause__ or error.__context__ or error)  # Ray adds all that it has looked at
                 raise ConfigError(
-                    f"'ray' cannot send the model to other processes: {error}  Use 'sequential'.", key="executor"
+                    f"'ray' cannot send the model to other processes: {why}  Use 'sequential'.", key="executor"
                 ) from error
         return self._cluster
 

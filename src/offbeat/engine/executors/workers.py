@@ -150,10 +150,10 @@ def _answer(serve: Serve, message: Any, refusal: ConfigError | None) -> bytes:
             raise refusal
         return pickle.dumps((True, serve(message)))
     except BaseException as error:
-        return pickle.dumps((False, _portable(error)))
+        return pickle.dumps((False, portable(error)))
 
 
-def _portable(error: BaseException) -> BaseException:
+def portable(error: BaseException) -> BaseException:
     """The error with the worker's traceback as a note, as itself if it can be pickled."""
     text = "".join(traceback.format_exception(error))
     with contextlib.suppress(Exception):
