@@ -1,6 +1,7 @@
-"""What more workers of a Ray cluster bring: `OMP_NUM_THREADS=1 python benchmarks/workers.py`.
+"""What more workers of a Ray cluster bring: `OMP_NUM_THREADS=1 RAY_worker_niceness=0 python benchmarks/workers.py`.
 
 Client-steps a second of `executor = "ray"` with one and with two workers, by turns, beside executors without Ray.
+Ray gives its workers a low priority, which would count on a machine that has other work.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import ray
 
 from offbeat.experiments.bench_train import rates
 
-TURNS, SECONDS = 3, 5.0
-SETTINGS = {"cnn": (50, 8, ("sequential", "processes")), "mlp": (50, 100, ("vectorised", "stacks"))}
+TURNS, SECONDS = 3, 3.0
+SETTINGS = {"cnn": (20, 8, ("sequential", "processes")), "mlp": (20, 100, ("vectorised", "stacks"))}
 
 
 def rate(model: str, executor: str) -> float:

@@ -14,11 +14,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib.util
-import os
 import pickle
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ from offbeat.engine.executors.base import (
     Piece,
     Plan,
     Task,
+    Trained,
     arithmetic,
     examples,
     outcome,
@@ -110,7 +110,10 @@ class Trainer:
         device = torch.device(place.device)
         self.work = Work(place.module, nobody, SGD(), device, precision=place.precision, augment=place.augment)
         self.work.module.train()
-        self.vectorised = Vectorised(self.work) if place.stacked else None
+        self.local_work = Vectorised(self.work).local_work if place.stacked else self._one_by_one
+
+    def _one_by_one(self, pieces: Sequence[Piece], plan: Plan) -> Iterator[Trained]:
+        return one_by_one(self.work, pieces, plan)
 
     def train(self, order: Sequence[Parts], plan: Plan, *lent: Array) -> list[Answer]:
         device = self.work.device
@@ -121,8 +124,7 @@ class Trainer:
             kept = {name: torch.tensor(array, device=device) for name, array in part.kept.items()}
             pieces.append(Piece(part.rule, job, kept))
         with arithmetic(self.work):
-            local_work = self.vectorised.local_work(pieces, plan) if self.vectorised else None
-            trained = list(local_work or one_by_one(self.work, pieces, plan))
+            trained = list(self.local_work(pieces, plan))
         return [(finite, _array(delta), _arrays(sent), _arrays(kept)) for finite, delta, sent, kept in trained]
 
 
@@ -145,7 +147,7 @@ class Ray(Executor):
         self.stacked = not _convolves(work) and why_not_stackable(work) is None
         self.rows = height(work, self.bulk)
         self.parts: int | None = None  # into which the jobs of a bulk are split
-        self._look_ahead(os.cpu_count() or 1)
+        self._look_ahead(1)
         self._cluster: Cluster | None = None
         self._trainer: Any = None  # a reference
         self._lent: dict[int, tuple[Tensor, Any]] = {}  # by identity: the tensor, so that it stays, and a reference
