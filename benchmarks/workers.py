@@ -1,6 +1,6 @@
-"""What more workers of a Ray cluster bring: `OMP_NUM_THREADS=1 RAY_worker_niceness=0 python benchmarks/workers.py`.
+"""What a second worker of a Ray cluster brings: `OMP_NUM_THREADS=1 RAY_worker_niceness=0 python benchmarks/workers.py`.
 
-Client-steps a second of `executor = "ray"` with one and with two workers, by turns, beside executors without Ray.
+The same jobs by turns: with one worker, with two, and without Ray; a ratio is one turn's, and medians are over turns.
 Ray gives its workers a low priority, which would count on a machine that has other work.
 """
 
@@ -10,40 +10,63 @@ import json
 import logging
 import os
 import statistics
+import time
 
+import numpy as np
 import ray
+import torch
 
-from offbeat.experiments.bench_train import rates
+from offbeat.clients import SGD
+from offbeat.data import Federated
+from offbeat.engine import EXECUTORS, Executor, Work
+from offbeat.engine.executors import Ray
+from offbeat.engine.executors.choice import trial
+from offbeat.experiments.bench_train import EXAMPLES, _data
+from offbeat.models import MODELS
 
-TURNS, SECONDS = 3, 3.0
-SETTINGS = {"cnn": (20, 8, ("sequential", "processes")), "mlp": (20, 100, ("vectorised", "stacks"))}
-
-
-def rate(model: str, executor: str) -> float:
-    batch, group, _ = SETTINGS[model]
-    (row,) = rates([model], [batch], [group], [executor], "cpu", "float32", SECONDS)
-    return float(row["client_steps_per_second"])
-
-
-def with_workers(model: str, count: int) -> float:
-    ray.init("local", num_cpus=count, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        return rate(model, "ray")
-    finally:
-        ray.shutdown()
+TURNS = 12
+SETTINGS = {  # batch, jobs at once, steps of each, executors without Ray
+    "cnn": (20, 8, 5, ("sequential", "processes")),
+    "mlp": (20, 100, 50, ("vectorised", "stacks")),
+}
 
 
-def main() -> None:
-    for model, (_, _, others) in SETTINGS.items():
-        turns = []
-        for _ in range(TURNS):
-            load = os.getloadavg()[0]
-            found = {name: rate(model, name) for name in others}
-            found |= {f"ray {count}": with_workers(model, count) for count in (1, 2)}
-            turns.append(found | {"2 / 1": found["ray 2"] / found["ray 1"], "load": load})
-            print(json.dumps({"model": model, **turns[-1]}), flush=True)  # noqa: T201
-        print(json.dumps({"model": model, **{k: statistics.median(t[k] for t in turns) for k in turns[0]}}))  # noqa: T201
+def with_workers(work: Work, count: int) -> Executor:
+    """An executor that takes so many of the cluster's cores."""
+    executor = Ray(work)
+    executor._split(count)
+    executor._begun().size = lambda: count  # type: ignore[method-assign]
+    return executor
+
+
+def measure(model: str) -> None:
+    batch, jobs, steps, others = SETTINGS[model]
+    dataset = _data(model)
+    torch.manual_seed(0)
+    module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
+    clients = np.array_split(np.arange(EXAMPLES), EXAMPLES // (steps * batch))
+    work = Work(module, Federated.of(dataset, clients), SGD(lr=0.01, batch_size=batch), torch.device("cpu"))
+    tasks = trial(work, jobs, steps)
+    executors = {name: EXECUTORS[name](work) for name in others}
+    executors |= {f"ray {count}": with_workers(work, count) for count in (1, 2)}
+    for executor in executors.values():
+        executor.train_all(tasks)
+    turns, load = [], [os.getloadavg()[0]]
+    for _ in range(TURNS):
+        rates = {}
+        for name, executor in executors.items():
+            started = time.perf_counter()
+            executor.train_all(tasks)
+            rates[name] = jobs * steps / (time.perf_counter() - started)
+        turns.append(rates | {"second worker": rates["ray 2"] / rates["ray 1"]})
+        load.append(os.getloadavg()[0])
+    for executor in executors.values():
+        executor.close()
+    found = {name: [round(q, 2) for q in statistics.quantiles(t[name] for t in turns)] for name in turns[0]}
+    print(json.dumps({"model": model, "load": [min(load), max(load)], "quartiles": found}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
-    main()
+    ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    for name in SETTINGS:
+        measure(name)

@@ -32,7 +32,11 @@ from offbeat.models import MLP
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 
-TOKEN = "0" * 64  # the same for all clusters of a process, which remembers it
+SETTINGS = {
+    "RAY_AUTH_TOKEN": "0" * 64,  # or there will be a file in the home
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # as all others: tests run at the same time
+}
 PERCEPTRON = MLP().build((1, 8, 8), 4)
 
 
@@ -41,8 +45,8 @@ def _cluster() -> Iterator[None]:
     """One cluster for all tests of this file, as a program has that calls `ray.init` itself."""
     before, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
     torch.set_num_threads(1)  # the same bits are promised for `sequential` with one thread
-    os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)  # or there will be a file in the home
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)  # and stay: Ray remembers them, too
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         ray.init(
             "local", num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False,

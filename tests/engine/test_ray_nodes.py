@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pytest
-from tests.engine.test_ray import TOKEN
+from tests.engine.test_ray import SETTINGS
 from tests.support import gone
 
 import offbeat as ob
@@ -79,7 +79,7 @@ def descendants(parent: int) -> dict[int, str]:
 @contextlib.contextmanager
 def node(folder: pathlib.Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A node of a cluster, with one core."""
-    environment = os.environ | {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+    environment = os.environ | SETTINGS | {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "token"}
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", "--disable-usage-stats",
         f"--object-store-memory={100 << 20}", *arguments,
@@ -139,7 +139,7 @@ def test_a_node_that_dies_changes_no_bit(folder: pathlib.Path, tmp_path: pathlib
         address = eventually(lambda: record.exists() and record.read_text().strip())
         with node(folder, f"--address={address}") as second:
             raylet = eventually(lambda: [pid for pid, name in descendants(second.pid).items() if name == "raylet"])[0]
-            joined = {"RAY_ADDRESS": str(address), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+            joined = SETTINGS | {"RAY_ADDRESS": str(address), "RAY_AUTH_MODE": "token"}
             with program(tmp_path, joined, executor="ray", rounds=40, model="cnn") as process:
                 for daemon in (first, second):
                     eventually(lambda daemon=daemon: MARK in descendants(daemon.pid).values() or process.poll())  # type: ignore[misc]
@@ -156,7 +156,7 @@ def test_a_node_that_dies_changes_no_bit(folder: pathlib.Path, tmp_path: pathlib
 
 def test_ctrl_c_ends_the_run_and_its_own_cluster(tmp_path: pathlib.Path, folder: pathlib.Path) -> None:
     """A terminal signals the whole group: the run ends in good order, and nothing is left of the cluster."""
-    alone = {"RAY_TMPDIR": str(folder), "HOME": str(folder)}
+    alone = {"RAY_TMPDIR": str(folder), "HOME": str(folder), "RAY_worker_niceness": "0"}
     with program(tmp_path, alone, executor="ray", rounds=100_000, model="mlp") as process:
         eventually(lambda: lines(tmp_path) > 3 or process.poll() is not None)
         others = descendants(process.pid)
