@@ -1,7 +1,8 @@
 """What a second worker of a Ray cluster brings: `OMP_NUM_THREADS=1 RAY_worker_niceness=0 python benchmarks/workers.py`.
 
-The same jobs by turns: with one worker, with two, and without Ray; a ratio is one turn's, and medians are over turns.
-Ray gives its workers a low priority, which would count on a machine that has other work.
+The same jobs by turns: with one worker, with two, and without Ray; a ratio is one turn's.  Seconds by the clock, which
+depend on what else the machine does, and seconds of the processors: the workers', and those of the process that feeds
+them, which say how many it could feed.  (Ray gives its workers a low priority; here they have that of all others.)
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pathlib
 import statistics
 import time
 
@@ -24,7 +26,7 @@ from offbeat.engine.executors.choice import trial
 from offbeat.experiments.bench_train import EXAMPLES, _data
 from offbeat.models import MODELS
 
-TURNS = 12
+TURNS = 6
 SETTINGS = {  # batch, jobs at once, steps of each, executors without Ray
     "cnn": (20, 8, 5, ("sequential", "processes")),
     "mlp": (20, 100, 50, ("vectorised", "stacks")),
@@ -37,6 +39,13 @@ def with_workers(work: Work, count: int) -> Executor:
     executor._split(count)
     executor._begun().size = lambda: count  # type: ignore[method-assign]
     return executor
+
+
+def cpu_seconds(executor: Executor) -> tuple[float, float]:
+    """Of the workers, and of this process."""
+    members = executor._cluster.members if isinstance(executor, Ray) and executor._cluster else []
+    stats = [pathlib.Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split() for member in members]
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK"), time.process_time()
 
 
 def measure(model: str) -> None:
@@ -55,9 +64,12 @@ def measure(model: str) -> None:
     for _ in range(TURNS):
         rates = {}
         for name, executor in executors.items():
-            started = time.perf_counter()
+            started, before = time.perf_counter(), cpu_seconds(executor)
             executor.train_all(tasks)
             rates[name] = jobs * steps / (time.perf_counter() - started)
+            if isinstance(executor, Ray):
+                worked, fed = (1000 * (b - a) / jobs for a, b in zip(before, cpu_seconds(executor), strict=True))
+                rates |= {f"{name}: ms a job in workers": worked, f"{name}: ms a job to feed them": fed}
         turns.append(rates | {"second worker": rates["ray 2"] / rates["ray 1"]})
         load.append(os.getloadavg()[0])
     for executor in executors.values():
