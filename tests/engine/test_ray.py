@@ -167,7 +167,10 @@ def test_killed_workers_change_no_bit(mlp: Ray, tmp_path: pathlib.Path) -> None:
     assert equal_kept(one, other)
 
 
-def test_jobs_that_kill_every_worker_are_an_error(mlp: Ray, tmp_path: pathlib.Path) -> None:
+def test_jobs_that_kill_every_worker_are_an_error(
+    mlp: Ray, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offbeat.engine.executors.ray.TRIES", 2)
     w = work(Deadly(steps=1, marks=str(tmp_path), deaths=99), PERCEPTRON)
     with pytest.raises(OffbeatError, match=r"2 workers .* were lost .* client \d's from version \d.*process has died"):
         mlp.train_all([(w, job) for job in jobs(w)[:1]])

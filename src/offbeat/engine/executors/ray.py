@@ -18,7 +18,7 @@ import pickle
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from offbeat.engine.executors.cluster import Cluster, Member
 
 STACKED, ALONE = 256, 4  # jobs a worker that are worth training at once; jobs that train alone must end after Ctrl-C
-TRIES = 2
+TRIES = 4
 
 Array = NDArray[Any]
 Answer = tuple[bool, Array, dict[str, Array], dict[str, Array]]  # a result as it travels
@@ -134,7 +134,7 @@ class Errand:
 
     places: Sequence[int]  # among all tasks
     tasks: Sequence[Task]
-    tries: int = 0
+    lost: list[str] = field(default_factory=list)  # nodes of the workers that were lost over it
 
 
 class Ray(Executor):
@@ -231,8 +231,12 @@ class Ray(Executor):
         if not waiting:
             return
         cluster.recruit(len(self._busy) + len(waiting), self._trainer)
-        for member in [member for member in cluster.members if member.idle][: len(waiting)]:
+        idle = [member for member in cluster.members if member.idle]
+        while idle and waiting:
             errand = waiting.popleft()
+            # Another node, if possible: where a worker has died, others may have that nobody has asked since.
+            member = next((member for member in idle if member.node not in errand.lost), idle[0])
+            idle.remove(member)
             cluster.ask(member, *self._order(cluster, errand))
             self._busy[member] = errand
 
@@ -246,8 +250,8 @@ class Ray(Executor):
             if not isinstance(answer, Gone):
                 answered.append((errand, answer))
                 continue
-            errand.tries += 1
-            if errand.tries >= TRIES:
+            errand.lost.append(member.node)
+            if len(errand.lost) >= TRIES:
                 _, job = errand.tasks[0]
                 raise OffbeatError(
                     f"{TRIES} workers of the Ray cluster were lost over the same jobs, the first of them client "
