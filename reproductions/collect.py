@@ -1,9 +1,9 @@
-"""Gather what the page needs from the run folders of a sweep: `python reproductions/collect.py NAME FOLDER`.
+"""Gather what the page needs from the run folders of a sweep: `python -m reproductions.collect NAME FOLDER`.
 
 What it took to reach a target is read from the evaluations, so that `--target` can ask for another than the run's own.
 
-Writes `results/NAME.json`: for every run its label, seed and figures; the machine that made them, and
-the commit at which they are collected: collect before the code changes.
+Writes `results/NAME.json`: for every finished run its label, seed and figures; the machine that made them, what was set
+otherwise than in the file, and the commit at which they are collected: collect before the code changes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import argparse
 import json
 import pathlib
 import subprocess
+import tomllib
 from collections.abc import Iterable
 from typing import Any
 
+from offbeat.experiments import config
+from offbeat.experiments.sweep import Sweep
 from offbeat.report.read import metrics
 
 HERE = pathlib.Path(__file__).parent
@@ -22,14 +25,34 @@ FIGURES = ("accuracy", "accuracy_last10", "best_accuracy", "virtual_seconds", "b
            "staleness_max", "rounds", "parameters")  # fmt: skip
 REACHED = {"target_seconds": "virtual_seconds", "target_bytes_up": "bytes_up", "target_rounds": "version"}
 CURVE = 60  # points of a curve that are kept
+SETTABLE = ("rounds", "virtual_seconds", "precision")  # what a part of a table may have otherwise than its file
 
 
-def collect(folder: pathlib.Path, target: float | None = None) -> dict[str, Any]:
+def collect(name: str, folder: pathlib.Path, target: float | None = None) -> dict[str, Any]:
     runs = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["runs"]
-    found = [_run(folder / run["folder"], run["label"], run["seed"], target) for run in runs]
+    ended = [run for run in runs if (folder / run["folder"] / "summary.json").is_file()]
+    states = {run["label"]: json.loads((folder / run["folder"] / "status.json").read_text())["state"] for run in runs}
+    found = [_run(folder / run["folder"], run["label"], run["seed"], target) for run in ended]
     machines = sorted({run.pop("machine") for run in found})
     seconds = busy([run.pop("span") for run in found])
-    return {"commit": _commit(), "machines": machines, "seconds": seconds, "runs": found}
+    return {"commit": _commit(), "machines": machines, "seconds": seconds, "set": _set(name, folder, ended),
+            "failed": [label for label, state in states.items() if state == "failed"], "runs": found}  # fmt: skip
+
+
+def _set(name: str, folder: pathlib.Path, runs: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What the runs have otherwise than the file says, all of them the same."""
+    planned = {cell.label: config.parse(cell.table) for cell in Sweep.plan(tables(name), [], []).cells}
+    changes = []
+    for run in runs:
+        asked, had = planned[run["label"]], config.parse(config.read(folder / run["folder"] / "config.toml"))
+        changes.append({key: getattr(had, key) for key in SETTABLE if getattr(had, key) != getattr(asked, key)})
+    if any(change != changes[0] for change in changes):
+        raise SystemExit(f"the runs of {folder} do not belong together: {changes}")
+    return changes[0]
+
+
+def tables(name: str) -> dict[str, Any]:
+    return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def busy(spans: Iterable[tuple[float, float]]) -> float:
@@ -69,7 +92,7 @@ def main() -> None:
     told = words.parse_args()
     out = HERE / "results" / f"{told.name}.json"
     out.parent.mkdir(exist_ok=True)
-    found = collect(told.folder, told.target)
+    found = collect(told.name, told.folder, told.target)
     lines = ",\n  ".join(json.dumps(run, ensure_ascii=False) for run in found.pop("runs"))
     text = json.dumps(found, ensure_ascii=False)
     out.write_text(f'{text[:-1]}, "runs": [\n  {lines}\n]}}\n', encoding="utf-8")

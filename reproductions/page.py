@@ -1,8 +1,9 @@
-"""Make docs/reproductions.md and its pictures of paper.toml and results/: `python reproductions/page.py`.  Nothing on
+"""Make docs/reproductions.md and its pictures of paper.toml and results/: `python -m reproductions.page`.  Nothing on
 the page is typed by hand but what paper.toml says."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pathlib
@@ -11,6 +12,9 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from reproductions.collect import tables
+
+from offbeat.experiments.sweep import Sweep
 from offbeat.report.plots import COLOURS
 from offbeat.report.tables import spread
 
@@ -29,7 +33,7 @@ HEAD = """\
 # The papers' tables, made again
 
 Every table here is one command; a run that is interrupted goes on when the command is given again. This page and its
-pictures are made by `python reproductions/page.py` of what the run folders said (`reproductions/collect.py`) and what
+pictures are made by `python -m reproductions.page` of what the run folders said (`reproductions/collect.py`) and what
 the papers print (`reproductions/paper.toml`). A cell is **paper / ours**, ours being the mean ± standard deviation over
 the seeds.
 """
@@ -49,8 +53,19 @@ def _waiting() -> str:
     return "\n".join(["## Not run to the end yet\n", *lines]) + "\n" if lines else ""
 
 
-def _command(name: str) -> str:
-    return f"offbeat sweep reproductions/{name}.toml --out runs/{name}"
+def _command(name: str, changes: Mapping[str, Any] | None = None) -> str:
+    sets = "".join(f" --set {key}={value}" for key, value in (changes or {}).items())
+    return f"offbeat sweep reproductions/{name}.toml{sets} --out runs/{name}"
+
+
+def _of_all(name: str, runs: Runs, changes: Mapping[str, Any]) -> str:
+    """Which part of a table was made, if not all of it."""
+    table = tables(name)
+    cells = {cell.label for cell in Sweep.plan(table, [], []).cells}
+    parts = [f"{len(runs)} of {len(cells)} cells"] if len(runs) < len(cells) else []
+    if "rounds" in changes:
+        parts.append(f"{changes['rounds']:,} of {table['rounds']:,} rounds")
+    return f"**A part: {', '.join(parts)}.** " if parts else ""
 
 
 def sections() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -74,10 +89,12 @@ def _section(name: str, paper: Mapping[str, Any], found: Mapping[str, Any]) -> s
     where = "; ".join(found["machines"])
     counted = f"{seeds} seeds" if seeds > 1 else "one seed"
     made = f"{len(found['runs'])} runs, {counted}, {_duration(found['seconds'])} on {where}"
-    parts = [f"## {paper['title']}\n", f"`{_command(name)}`\n"]
-    parts.append(f"{made}, collected at commit {found['commit']}.\n")
+    changes = found.get("set", {})
+    parts = [f"## {paper['title']}\n", f"`{_command(name, changes)}`\n"]
+    parts.append(f"{_of_all(name, runs, changes)}{made}, collected at commit {found['commit']}.\n")
     if "rows" in paper:
-        parts += [_table(paper, runs), *_differences(paper, runs)]
+        parts.append(_table(paper, runs, found.get("failed", [])))
+        parts += [] if "rounds" in changes else _differences(paper, runs)  # fewer rounds are nothing to compare with
     if "ratios" in paper:
         parts.append(_ratios(paper["ratios"], runs))
     if "values" in paper:
@@ -90,12 +107,13 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _table(paper: Mapping[str, Any], runs: Runs) -> str:
+def _table(paper: Mapping[str, Any], runs: Runs, failed: Sequence[str]) -> str:
     lines = ["| | " + " | ".join(paper["columns"]) + " |", "|---" * (1 + len(paper["columns"])) + "|"]
     for row, printed in paper["rows"].items():
         cells = []
         for place, column in enumerate(paper["columns"]):
-            ours = spread([run[paper["figure"]] for run in runs[f"{row} {column}"]], scale=100)
+            made, otherwise = runs.get(f"{row} {column}"), "diverged" if f"{row} {column}" in failed else "not run"
+            ours = spread([run[paper["figure"]] for run in made], scale=100) if made else otherwise
             cells.append(f"{_known(printed[place], 100, '.1f')} / {ours}" if printed else ours)
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -121,7 +139,7 @@ def _gaps(paper: Mapping[str, Any], runs: Runs, figure: str) -> dict[str, float]
         f"{row}, {column}": 100 * (statistics.fmean(run[figure] for run in runs[f"{row} {column}"]) - printed[place])
         for row, printed in paper["rows"].items()
         for place, column in enumerate(paper["columns"] if printed else [])
-        if not math.isnan(printed[place])
+        if not math.isnan(printed[place]) and f"{row} {column}" in runs
     }
 
 
@@ -194,23 +212,28 @@ def _curves(paper: Mapping[str, Any], runs: Runs) -> Figure:
     """Accuracy over rounds or time, a panel for each of `curves`; the mean over the seeds and the band between them."""
     from matplotlib import pyplot as plt
 
-    panels, time = paper["curves"], paper.get("over") == "virtual_seconds"
+    panels = [panel for panel in paper["curves"] if any(_within(panel, label) for label in runs)]
+    names = dict.fromkeys(name for panel in panels for label in runs if (name := _within(panel, label)))
+    looks = dict(zip(names, itertools.product(("-", "--"), COLOURS), strict=False))
+    time = paper.get("over") == "virtual_seconds"
     figure, axes = plt.subplots(
         1, len(panels), figsize=(3.6 * len(panels) + 2.2, 3.2), sharey=True, squeeze=False, layout="constrained"
     )
     for axis, panel in zip(axes[0], panels, strict=True):
         shown = {label: _within(panel, label) for label in runs if _within(panel, label)}
-        for colour, (label, name) in zip(COLOURS, shown.items(), strict=False):
+        for label, name in shown.items():
+            line, colour = looks[name]
             curves = [run["curve"] for run in runs[label]]
             points = list(zip(*curves, strict=False))
             at = [statistics.fmean(p[1 if time else 0] for p in point) for point in points]
-            axis.plot(at, [100 * statistics.fmean(p[2] for p in point) for point in points], color=colour,
+            axis.plot(at, [100 * statistics.fmean(p[2] for p in point) for point in points], line, color=colour,
                       label=name, linewidth=1.4)  # fmt: skip
             low, high = ([100 * pick(p[2] for p in point) for point in points] for pick in (min, max))
             axis.fill_between(at, low, high, color=colour, alpha=0.12, linewidth=0)
         axis.set(title=panel, xlabel="virtual time (s)" if time else "round")
         axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), frameon=False, loc="outside right center", fontsize=8)
+    handles = {name: line for axis in axes[0] for line, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles, frameon=False, loc="outside right center", fontsize=8)
     axes[0][0].set_ylabel("test accuracy (%)")
     return figure
 

@@ -35,9 +35,9 @@ def test_what_the_paper_reports_is_what_is_run(name: str) -> None:
 
 
 def test_the_page_is_made_of_the_results() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run: python reproductions/page.py"
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run: python -m reproductions.page"
     for name, _, found in page.sections():
-        assert {run["label"] for run in found["runs"]} == labels(name), "results of another file"
+        assert {run["label"] for run in found["runs"]} <= labels(name), "results of another file"
         assert (page.IMAGES / f"{name}.png").is_file()
 
 

@@ -36,8 +36,8 @@ class Gossip(Vectorised):
             np.array([i for i in range(self.clients) if network.cluster(i, self.clients) == k])
             for k in range(network.clusters)
         ]
-        matrix = self._matrix(self.groups, seed)
-        self.matrix, self.exchange = matrix.to(work.device), self._bytes(matrix)
+        self.matrix = self._matrix(self.groups, seed)
+        self._mixing, self._exchange = self.matrix.to(work.device), self._bytes(self.matrix)
         self._fused: Compiled | None = None
         self.peer_bytes = 0
         self.rounds = 0
@@ -156,8 +156,8 @@ class Gossip(Vectorised):
 
     def _mix(self, models: Tensor, chosen: Any) -> Tensor:
         if not self.network.adapted:
-            self.peer_bytes += self.exchange
-            return self.matrix.to(models) @ models
+            self.peer_bytes += self._exchange
+            return self._mixing.to(models) @ models
         groups = [np.intersect1d(chosen, group) for group in self.groups]
         matrix = self._matrix(groups, key(self.seed, self.rounds, self.taken))
         self.peer_bytes += self._bytes(matrix)
