@@ -125,6 +125,11 @@ def program(place: pathlib.Path, environment: dict[str, str], **settings: object
             process.kill()
 
 
+def trains(daemon: int) -> bool:
+    """Whether a worker of a node is at work."""
+    return MARK in descendants(daemon).values()
+
+
 def lines(place: pathlib.Path) -> int:
     """Evaluations that a run has recorded."""
     with contextlib.suppress(OSError):
@@ -140,17 +145,15 @@ def test_a_node_that_dies_changes_no_bit(folder: pathlib.Path, tmp_path: pathlib
         with node(folder, f"--address={address}") as second:
             raylet = eventually(lambda: [pid for pid, name in descendants(second.pid).items() if name == "raylet"])[0]
             joined = SETTINGS | {"RAY_ADDRESS": str(address), "RAY_AUTH_MODE": "token"}
-            with program(tmp_path, joined, executor="ray", rounds=24, steps=20, model="cnn") as process:
-                for daemon in (first, second):
-                    eventually(
-                        lambda daemon=daemon: MARK in descendants(daemon.pid).values() or process.poll() is not None
-                    )  # type: ignore[misc]
+            with program(tmp_path, joined, executor="ray", rounds=24, steps=10, model="cnn") as process:
+                both = (first.pid, second.pid)
+                eventually(lambda: all(map(trains, both)) or process.poll() is not None)
                 os.kill(raylet, signal.SIGKILL)
                 killed_at = lines(tmp_path)
                 output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, (output, errors)
     assert 0 < killed_at < 24
-    table = tomllib.loads(CONFIG.format(executor="sequential", rounds=24, steps=20, model="cnn"))
+    table = tomllib.loads(CONFIG.format(executor="sequential", rounds=24, steps=10, model="cnn"))
     ob.execute(parse(table), out=tmp_path / "whole")
     for name in ("model.safetensors", "updates.npy"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
