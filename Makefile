@@ -25,7 +25,7 @@ docs: $(STAMP)
 
 $(STAMP): pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt --editable ".[dev,flower,privacy,serve,track,docs]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt --editable ".[dev,flower,privacy,ray,serve,track,docs]"
 	touch $(STAMP)
 
 clean:

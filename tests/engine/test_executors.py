@@ -24,7 +24,7 @@ from offbeat.seeds import key
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
-HERE = [name for name in EXECUTORS if name != "graphs"]  # which need a GPU
+HERE = [name for name in EXECUTORS if name not in ("graphs", "ray")]  # which need a GPU, and a cluster
 
 
 def federated(sizes: tuple[int, ...] = (1, 3, 10, 17, 40, 64), classes: int = 4) -> Federated:

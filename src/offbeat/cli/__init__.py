@@ -39,7 +39,8 @@ def _settings(command: Any) -> Any:
     for option in (
         click.option("--device", type=click.Choice(["cpu", "cuda"])),
         click.option(
-            "--executor", type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes", "stacks"])
+            "--executor",
+            type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes", "stacks", "ray"]),
         ),
     ):
         command = option(command)

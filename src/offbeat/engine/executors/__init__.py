@@ -1,10 +1,12 @@
 """Executors, and the choice between them."""
 
 from offbeat.engine.executors.base import Executor, arithmetic, threads
-from offbeat.engine.executors.choice import EXECUTORS, Choice, Name, choose, why_not_stackable
+from offbeat.engine.executors.choice import EXECUTORS, Choice, Name, choose
 from offbeat.engine.executors.gossip import Gossip
 from offbeat.engine.executors.graphs import Graphs
+from offbeat.engine.executors.probe import why_not_stackable
 from offbeat.engine.executors.processes import Processes, Stacks
+from offbeat.engine.executors.ray import Ray
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.vectorised import Vectorised
 
@@ -16,6 +18,7 @@ __all__ = [
     "Graphs",
     "Name",
     "Processes",
+    "Ray",
     "Sequential",
     "Stacks",
     "Vectorised",

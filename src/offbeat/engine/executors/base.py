@@ -95,6 +95,11 @@ def outcome(task: Task, finite: bool, delta: Tensor, sent: State, kept: State) -
     return work.update(job, delta, sent, kept) if finite else work.diverged(job)
 
 
+def examples(tasks: Sequence[Task]) -> int:
+    """How many pass through the model."""
+    return sum(job.steps * min(work.rule.batch_size, work.data.size(job.client)) for work, job in tasks)
+
+
 @contextlib.contextmanager
 def threads(work: Work) -> Iterator[None]:
     """One thread for a small model on a CPU, unless the user has set a number.

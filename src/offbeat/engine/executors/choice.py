@@ -14,10 +14,10 @@ import torch
 
 from offbeat.engine.executors.base import Executor, Task, arithmetic, threads
 from offbeat.engine.executors.graphs import Graphs
-from offbeat.engine.executors.probe import mixes_examples
+from offbeat.engine.executors.probe import first_line, why_not_stackable
 from offbeat.engine.executors.processes import Processes, Stacks
+from offbeat.engine.executors.ray import Ray, missing
 from offbeat.engine.executors.sequential import Sequential
-from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
 from offbeat.errors import ConfigError, DivergenceError
@@ -30,9 +30,10 @@ EXECUTORS: dict[str, type[Executor]] = {
     "graphs": Graphs,
     "processes": Processes,
     "stacks": Stacks,
+    "ray": Ray,
 }
-Name = Literal["sequential", "vectorised", "graphs", "processes", "stacks"]
-Choice = Literal["auto", "sequential", "vectorised", "graphs", "processes", "stacks"]
+Name = Literal["sequential", "vectorised", "graphs", "processes", "stacks", "ray"]
+Choice = Literal["auto", "sequential", "vectorised", "graphs", "processes", "stacks", "ray"]
 
 TRIED_STEPS = 10  # at most, of each client on trial: what a job costs beside its steps is to weigh as it will
 TRIED_SECONDS = 0.5  # for each candidate, after it has been set up
@@ -66,6 +67,8 @@ def why_not(name: str, work: Work) -> str | None:
     gpu = work.device.type == "cuda"
     if name == "vectorised":
         return why_not_stackable(work)
+    if name == "ray":
+        return missing()
     if name == "graphs":
         return _why_not_capturable(work) if gpu else "CUDA graphs need device = 'cuda'."
     if name in ("processes", "stacks") and (gpu or not hasattr(os, "sched_getaffinity")):
@@ -142,26 +145,5 @@ def _why_not_capturable(work: Work) -> str | None:
     try:
         outcome = Graphs(work, compiled=False).train_all(trial(work, 1, 1))[0]
     except (RuntimeError, ValueError, TypeError) as error:
-        return _first_line(error)
+        return first_line(error)
     return str(outcome) if isinstance(outcome, DivergenceError) else None
-
-
-def why_not_stackable(work: Work) -> str | None:
-    work.module.train()
-    x = work.layout.read(work.module)
-    batches, _ = work.plans([Job(0, 0, 0, x, 1, 0)])
-    batch = torch.from_numpy(batches[0, :, :1]).to(work.device).expand(2, 2, *batches.shape[3:])
-    with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
-        if mixes_examples(work):
-            return "it mixes the examples of a batch, so that padding would count."
-        if work.buffers.names:
-            return f"training changes its buffer {work.buffers.names[0]!r}, which a stack would share."
-        try:
-            Stack(work).gradient(torch.stack([x, x]), batch, x.new_full((2, 2), 0.5))
-        except (RuntimeError, ValueError, TypeError) as error:
-            return _first_line(error)
-    return None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -7,6 +7,7 @@ import copy
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.work import Work
 from offbeat.messages import Job
 
@@ -35,3 +36,25 @@ def mixes_examples(work: Work) -> bool:
             torch.manual_seed(0)  # the same dropout for both
             outputs.append(module(inputs)[0])
     return not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)
+
+
+def why_not_stackable(work: Work) -> str | None:
+    """Why a stack of such models cannot be trained; None when it can."""
+    work.module.train()
+    x = work.layout.read(work.module)
+    batches, _ = work.plans([Job(0, 0, 0, x, 1, 0)])
+    batch = torch.from_numpy(batches[0, :, :1]).to(work.device).expand(2, 2, *batches.shape[3:])
+    with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
+        if mixes_examples(work):
+            return "it mixes the examples of a batch, so that padding would count."
+        if work.buffers.names:
+            return f"training changes its buffer {work.buffers.names[0]!r}, which a stack would share."
+        try:
+            Stack(work).gradient(torch.stack([x, x]), batch, x.new_full((2, 2), 0.5))
+        except (RuntimeError, ValueError, TypeError) as error:
+            return first_line(error)
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from offbeat.clients import ClientRule, State
-from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, outcome
-from offbeat.engine.executors.sequential import local_work
+from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, examples, outcome
+from offbeat.engine.executors.sequential import one_by_one
 from offbeat.engine.executors.shared import Cells, Parcel, Shelf
-from offbeat.engine.executors.vectorised import Vectorised, plan, stacks
+from offbeat.engine.executors.vectorised import Vectorised, evenly, plan
 from offbeat.engine.executors.workers import Serve, Worker
 from offbeat.engine.work import Work
 from offbeat.errors import ConfigError, OffbeatError
@@ -80,11 +80,6 @@ class Errand:
     lent: list[Parcel] = field(default_factory=list)
     cells: list[int | None] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Examples that pass through the model."""
-        return sum(job.steps * min(work.rule.batch_size, work.data.size(job.client)) for work, job in self.tasks)
 
 
 class Crew(Executor):
@@ -155,7 +150,7 @@ class Crew(Executor):
     def _train(self, tasks: Sequence[Task]) -> list[Outcome]:
         """Longest first, and whoever is free takes the next: then all are done at about the same time."""
         errands = [Errand(places, [tasks[place] for place in places]) for places in self.errands(tasks)]
-        waiting = deque(sorted(errands, key=lambda errand: -errand.size))
+        waiting = deque(sorted(errands, key=lambda errand: -examples(errand.tasks)))
         outcomes: dict[int, Outcome] = {}
         while waiting or self._busy:
             self._feed(waiting)
@@ -265,8 +260,7 @@ class Processes(Crew):
         return [[place] for place in range(len(tasks))]
 
     def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterable[Trained]:
-        batches, counts = plan
-        return [local_work(self.work, piece, (batches[:, i], counts[:, i])) for i, piece in enumerate(pieces)]
+        return one_by_one(self.work, pieces, plan)
 
 
 class Stacks(Crew):
@@ -278,9 +272,7 @@ class Stacks(Crew):
         self.sample = min(self.bulk, 2 * self.together * self.most)
 
     def errands(self, tasks: Sequence[Task]) -> list[list[int]]:
-        """As few as stay in the cache, and a multiple of the workers."""
-        turns = -(-len(tasks) // (self.together * self.most))
-        return stacks(tasks, -(-len(tasks) // (turns * self.most)))
+        return evenly(tasks, self.together, self.most)
 
     def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterable[Trained]:
         return self._inner.local_work(pieces, plan)

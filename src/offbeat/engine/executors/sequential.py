@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -44,6 +44,13 @@ def local_work(shared: Work, piece: Piece, plan: Plan) -> Trained:
         sent = sent | {BUFFERS: shared.buffers.read(shared.module)}
     delta = y - job.x
     return bool(torch.isfinite(delta.sum())), delta, sent, kept
+
+
+def one_by_one(shared: Work, pieces: Sequence[Piece], plan: Plan) -> Iterator[Trained]:
+    """Several jobs; the plan is all theirs (most steps, n, B)."""
+    batches, counts = plan
+    for i, piece in enumerate(pieces):
+        yield local_work(shared, piece, (batches[: piece.job.steps, i], counts[: piece.job.steps, i]))
 
 
 def _gradient(work: Work, y: Tensor, batch: Tensor) -> Tensor:

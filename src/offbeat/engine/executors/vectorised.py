@@ -33,8 +33,7 @@ class Vectorised(Executor):
         self.stack, self.compiled = Stack(work), compiled and work.device.type == "cuda"
         self.programs = Programs()
         self.stream = torch.cuda.Stream() if work.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        cached = CACHE_BYTES // (4 * max(1, work.layout.dim))
-        self.rows = self.bulk if work.device.type == "cuda" else max(2, cached)  # of one stack
+        self.rows = height(work, self.bulk)
         self.sample = min(self.bulk, 2 * self.rows)
 
     def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
@@ -85,6 +84,11 @@ class Vectorised(Executor):
         return y, state
 
 
+def height(work: Work, bulk: int) -> int:
+    """Most rows of one stack that are worth it."""
+    return bulk if work.device.type == "cuda" else max(2, CACHE_BYTES // (4 * max(1, work.layout.dim)))
+
+
 def stacks(tasks: Sequence[Task], most: int) -> list[list[int]]:
     """Places of the tasks that train together: like rules, at most so many, sorted by falling number of steps."""
     parts = []
@@ -92,6 +96,12 @@ def stacks(tasks: Sequence[Task], most: int) -> list[list[int]]:
         order = sorted(places, key=lambda i: -tasks[i][1].steps)
         parts += [order[first : first + most] for first in range(0, len(order), most)]
     return parts
+
+
+def evenly(tasks: Sequence[Task], most: int, workers: int) -> list[list[int]]:
+    """Such places for several workers: as few stacks as hold at most so many, and a multiple of the workers."""
+    turns = -(-len(tasks) // (most * workers))
+    return stacks(tasks, -(-len(tasks) // (turns * workers)))
 
 
 def alike(rules: Sequence[ClientRule]) -> list[list[int]]:

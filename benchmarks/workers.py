@@ -1,0 +1,84 @@
+"""What a second worker of a Ray cluster brings: `OMP_NUM_THREADS=1 RAY_worker_niceness=0 python benchmarks/workers.py`.
+
+The same jobs by turns: with one worker, with two, and without Ray; a ratio is one turn's.  Seconds by the clock, which
+depend on what else the machine does, and seconds of the processors: the workers', and those of the process that feeds
+them, which say how many it could feed.  (Ray gives its workers a low priority; here they have that of all others.)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pathlib
+import statistics
+import time
+
+import numpy as np
+import ray
+import torch
+
+from offbeat.clients import SGD
+from offbeat.data import Federated
+from offbeat.engine import EXECUTORS, Executor, Work
+from offbeat.engine.executors import Ray
+from offbeat.engine.executors.choice import trial
+from offbeat.experiments.bench_train import EXAMPLES, _data
+from offbeat.models import MODELS
+
+TURNS = 6
+SETTINGS = {  # batch, jobs at once, steps of each, executors without Ray
+    "cnn": (20, 8, 5, ("sequential", "processes")),
+    "mlp": (20, 100, 50, ("vectorised", "stacks")),
+}
+
+
+def with_workers(work: Work, count: int) -> Executor:
+    """An executor that takes so many of the cluster's cores."""
+    executor = Ray(work)
+    executor._split(count)
+    executor._begun().size = lambda: count  # type: ignore[method-assign]
+    return executor
+
+
+def cpu_seconds(executor: Executor) -> tuple[float, float]:
+    """Of the workers, and of this process."""
+    members = executor._cluster.members if isinstance(executor, Ray) and executor._cluster else []
+    stats = [pathlib.Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split() for member in members]
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK"), time.process_time()
+
+
+def measure(model: str) -> None:
+    batch, jobs, steps, others = SETTINGS[model]
+    dataset = _data(model)
+    torch.manual_seed(0)
+    module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
+    clients = np.array_split(np.arange(EXAMPLES), EXAMPLES // (steps * batch))
+    work = Work(module, Federated.of(dataset, clients), SGD(lr=0.01, batch_size=batch), torch.device("cpu"))
+    tasks = trial(work, jobs, steps)
+    executors = {name: EXECUTORS[name](work) for name in others}
+    executors |= {f"ray {count}": with_workers(work, count) for count in (1, 2)}
+    for executor in executors.values():
+        executor.train_all(tasks)
+    turns, load = [], [os.getloadavg()[0]]
+    for _ in range(TURNS):
+        rates = {}
+        for name, executor in executors.items():
+            started, before = time.perf_counter(), cpu_seconds(executor)
+            executor.train_all(tasks)
+            rates[name] = jobs * steps / (time.perf_counter() - started)
+            if isinstance(executor, Ray):
+                worked, fed = (1000 * (b - a) / jobs for a, b in zip(before, cpu_seconds(executor), strict=True))
+                rates |= {f"{name}: ms a job in workers": worked, f"{name}: ms a job to feed them": fed}
+        turns.append(rates | {"second worker": rates["ray 2"] / rates["ray 1"]})
+        load.append(os.getloadavg()[0])
+    for executor in executors.values():
+        executor.close()
+    found = {name: [round(q, 2) for q in statistics.quantiles(t[name] for t in turns)] for name in turns[0]}
+    print(json.dumps({"model": model, "load": [min(load), max(load)], "quartiles": found}), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    for name in SETTINGS:
+        measure(name)
