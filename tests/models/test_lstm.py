@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from offbeat.errors import ConfigError
 from offbeat.models import LSTM
-from offbeat.models.lstm import Layer
+from offbeat.models.lstm import Layer, recurrence, recurrence_back
 
 
 def layers(module: nn.Module) -> list[Layer]:
@@ -50,6 +50,17 @@ def test_the_mathematics_of_torch_s_lstm(count: int, device: str) -> None:
         rtol=1e-10,
         atol=1e-12,
     )
+
+
+@pytest.mark.parametrize("models", [(), (2,)])
+def test_a_compiler_knows_what_the_recurrence_gives(models: tuple[int, ...]) -> None:
+    """Sizes, layouts and gradients, for one model and for a stack."""
+    rng = torch.Generator().manual_seed(0)
+    z = torch.randn(5, *models, 3, 16, generator=rng, requires_grad=True)
+    weight = torch.randn(*models, 16, 4, generator=rng, requires_grad=True)
+    torch.library.opcheck(recurrence, (z, weight))
+    states, gates, cells = (value.detach() for value in recurrence(z, weight))
+    torch.library.opcheck(recurrence_back, (torch.ones_like(states), weight.detach(), states, gates, cells))
 
 
 @pytest.mark.parametrize(

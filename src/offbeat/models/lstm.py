@@ -51,7 +51,7 @@ class LSTM(Model):
 class Layer(nn.Module):
     """One layer of `torch.nn.LSTM`, with its mathematics, its order of gates (i, f, g, o) and its initial weights.
 
-    nn.LSTM itself has neither a rule for `torch.vmap` nor a stacked form; two linear layers and `Recurrence` have both.
+    nn.LSTM itself has no stacked form; two linear layers and `recurrence` have one.
     What the inputs contribute is calculated for all times at once; only h → h has to wait.
     """
 
@@ -67,58 +67,70 @@ class Layer(nn.Module):
         weight, bias = self.hidden.weight, self.hidden.bias  # (4h, h), or (n, 4h, h) where n models are stacked
         from_input = self.input(x)
         gates = from_input.view(*weight.shape[:-2], -1, *from_input.shape[1:]) + bias[..., None, None, :]
-        states: Tensor = _recur(gates, weight.to(gates.dtype))
-        return states.reshape(*x.shape[:2], -1)
+        states: Tensor = recurrence(gates.movedim(-2, 0).contiguous(), weight.to(gates.dtype))[0]
+        return states.movedim(0, -2).reshape(*x.shape[:2], -1)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # every time would be compiled by itself, which takes minutes
-def _recur(gates: Tensor, weight: Tensor) -> Tensor:
-    states: Tensor = Recurrence.apply(gates.movedim(-2, 0).contiguous(), weight)[0]  # type: ignore[no-untyped-call]
-    return states.movedim(0, -2)
+# By hand, since the gradient by the weight is one product over all times instead of one at each, and a time costs two
+# kernels on a GPU; and as operations of their own, since a compiler would take minutes for all the times.
 
 
-class Recurrence(torch.autograd.Function):
-    """h_t and c_t from what the inputs say (time, …, 4h) and the weight of h_t−1 (…, 4h, h).
+@torch.library.custom_op("offbeat::recurrence", mutates_args=())
+def recurrence(from_input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """From what the inputs say (time, …, 4h) and the weight of h_t−1 (…, 4h, h): the states h, the gates after their
+    activations and the cells c, all (time, …)."""
+    h = c = torch.zeros_like(from_input[0, ..., : weight.shape[-1]])
+    back = weight.mT
+    states: list[Tensor] = []
+    gates: list[Tensor] = []
+    cells: list[Tensor] = []
+    for z in from_input:
+        h, c, active = _cell(z, h @ back, c)
+        for kept, value in ((states, h), (gates, active), (cells, c)):
+            kept.append(value)
+    return torch.stack(states), torch.stack(gates), torch.stack(cells)
 
-    By hand, since the gradient by the weight is one product over all times instead of one at each, and a time costs two
-    kernels on a GPU.
-    """
 
-    generate_vmap_rule = True
+@torch.library.custom_op("offbeat::recurrence_back", mutates_args=())
+def recurrence_back(
+    by_states: Tensor, weight: Tensor, states: Tensor, gates: Tensor, cells: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients by what the inputs say and by the weight."""
+    before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+    by_h = by_c = torch.zeros_like(states[0])
+    slopes: list[Tensor] = []
+    for t in reversed(range(len(gates))):
+        previous = cells[t - 1] if t else torch.zeros_like(cells[0])
+        slope, by_c = _cell_back(by_states[t] + by_h, by_c, previous, cells[t], gates[t])
+        by_h = slope @ weight
+        slopes.append(slope)
+    by_input = torch.stack(slopes[::-1])
+    times = (by_input.movedim(0, -3).flatten(-3, -2), before.movedim(0, -3).flatten(-3, -2))
+    return by_input, times[0].mT @ times[1]
 
-    @staticmethod
-    def forward(from_input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The states h, the gates after their activations, the cells c; all (time, …)."""
-        h = c = torch.zeros_like(from_input[0, ..., : weight.shape[-1]])
-        back = weight.mT
-        states: list[Tensor] = []
-        gates: list[Tensor] = []
-        cells: list[Tensor] = []
-        for z in from_input:
-            h, c, active = _cell(z, h @ back, c)
-            for kept, value in ((states, h), (gates, active), (cells, c)):
-                kept.append(value)
-        return torch.stack(states), torch.stack(gates), torch.stack(cells)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        ctx.save_for_backward(inputs[1], *output)
-        ctx.mark_non_differentiable(*output[1:])
+@recurrence.register_fake
+def _(from_input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    state = from_input.new_empty((*from_input.shape[:-1], weight.shape[-1]))
+    return state, torch.empty_like(from_input), torch.empty_like(state)
 
-    @staticmethod
-    def backward(ctx: Any, by_states: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
-        weight, states, gates, cells = ctx.saved_tensors
-        before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
-        by_h = by_c = torch.zeros_like(states[0])
-        slopes: list[Tensor] = []
-        for t in reversed(range(len(gates))):
-            previous = cells[t - 1] if t else torch.zeros_like(cells[0])
-            slope, by_c = _cell_back(by_states[t] + by_h, by_c, previous, cells[t], gates[t])
-            by_h = slope @ weight
-            slopes.append(slope)
-        by_input = torch.stack(slopes[::-1])
-        times = (by_input.movedim(0, -3).flatten(-3, -2), before.movedim(0, -3).flatten(-3, -2))
-        return by_input, times[0].mT @ times[1]
+
+@recurrence_back.register_fake
+def _(by_states: Tensor, weight: Tensor, states: Tensor, gates: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(gates), weight.new_empty(weight.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.save_for_backward(inputs[1], *output)
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _gradients(ctx: Any, by_states: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    by_input, by_weight = recurrence_back(by_states, *ctx.saved_tensors)
+    return by_input, by_weight
+
+
+recurrence.register_autograd(_gradients, setup_context=_save)
 
 
 def _cell(z: Tensor, from_h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
