@@ -14,12 +14,13 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from offbeat.clients import BUFFERS
 from offbeat.compression import Compression
 from offbeat.data import Dataset, Federated, data_dir
-from offbeat.deploy.wire import UPDATE, Flat, encode_update, raw_array
+from offbeat.deploy.wire import UPDATE, Flat, raw_array
 from offbeat.engine import Evaluator, Work
 from offbeat.engine.executors import Sequential
 from offbeat.errors import ConfigError
 from offbeat.experiments.experiment import Experiment
 from offbeat.messages import Job, Update
+from offbeat.payload import encode_update
 
 KEPT = "offbeat.kept"  # what a client keeps between two jobs lies in its Flower context under this name
 
