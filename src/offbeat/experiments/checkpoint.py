@@ -61,7 +61,7 @@ def load(folder: pathlib.Path, device: str) -> dict[str, Any] | None:
 def clear(folder: pathlib.Path) -> None:
     """A finished run needs none."""
     for path in folder.iterdir():
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _numbers(folder: pathlib.Path) -> list[int]:
