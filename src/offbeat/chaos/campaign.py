@@ -1,0 +1,204 @@
+"""A whole campaign: kills, then messages; what was done, what was seen, and how to see it again."""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+import shutil
+import statistics
+import subprocess
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from offbeat.algorithms import Algorithm
+from offbeat.chaos import children
+from offbeat.chaos.invariants import ACCURACY, BUSY, INVARIANTS, LEDGER, LEVEL, ONCE, Book, chance, check_ledger
+from offbeat.chaos.kills import Command, Ordeal
+from offbeat.experiments.folder import environment, write_json
+from offbeat.seeds import key
+
+SEEDS = 5  # runs with and runs without faults of messages
+PATIENCE = 2.0  # a job is given up after so many times the longest trip of the fault-free runs
+RUNS = 10  # without a single kill, after which an experiment is too short for a campaign
+
+Tell = Callable[[str, float, float, str], None]
+"""What is done, how much of it, of how much, and a note."""
+
+
+@dataclass
+class Campaign:
+    """Everything follows from the file and the seed but the place where a kill by the clock falls."""
+
+    command: Command
+    first_seed: int  # of the experiment; every run has the next one
+    data_dir: pathlib.Path | None
+    out: pathlib.Path
+    kills: int
+    seed: int
+    tell: Tell = lambda what, done, total, note: None
+    book: Book = field(default_factory=Book)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    messages: dict[str, Any] | None = None
+
+    def run(self, only: int | None = None, messages: bool = True) -> dict[str, Any]:
+        """Kills, then messages; `only` this one of the runs that are killed."""
+        begun = time.monotonic()
+        self.out.mkdir(parents=True, exist_ok=True)
+        if only is not None:
+            self._ordeal(only, 10**9)
+        else:
+            self._ordeals()
+        if messages and not self.book.broken:
+            self._trials()
+        found = self.report(time.monotonic() - begun)
+        write_json(self.out / "chaos.json", found)
+        return found
+
+    # Kills -----------------------------------------------------------------------------------------------------
+
+    def _ordeals(self) -> None:
+        fruitless = 0
+        while self.done < self.kills and not self.book.broken and fruitless < RUNS:
+            before = self.done
+            self._ordeal(len(self.runs) + 1, self.kills - before)
+            fruitless = 0 if self.done > before else fruitless + 1
+
+    @property
+    def done(self) -> int:
+        return sum(len(run["kills"]) for run in self.runs)
+
+    def _ordeal(self, number: int, most: int) -> None:
+        seed, name = self.first_seed + number - 1, f"run {number}"
+        ordeal = Ordeal(self.command, seed, self._scratch(number), self.book, name)
+        self.runs.append({"number": number, "seed": seed, "kills": ordeal.kills})
+
+        def told(kill: dict[str, Any]) -> None:
+            self.tell("kills", self.done, self.kills, f"{name}: {kill['kind']}, {kill.get('place', '')}")
+
+        self.tell("kills", self.done, self.kills, f"{name}: without faults")
+        ordeal.prepare()
+        self.runs[-1] |= {"turns": ordeal.amounts["turn"], "every": ordeal.every}
+        ordeal.undergo(self.seed, number, most, told)
+        if not self.book.broken:
+            shutil.rmtree(ordeal.place)
+
+    def _scratch(self, number: int | str) -> pathlib.Path:
+        """Where a run of the campaign lies; what an earlier campaign has left is gone."""
+        place = self.out / f"run-{number}"
+        shutil.rmtree(place, ignore_errors=True)
+        return place
+
+    # Messages --------------------------------------------------------------------------------------------------
+
+    def _trials(self) -> None:
+        place = self._scratch("messages")
+        model = Ordeal(self.command, self.first_seed, place, self.book, "messages")
+        model.fault_free()
+        if _gossips(place / "whole"):
+            self.messages = {"skipped": "clients that talk to each other have no messages that a server could miss"}
+            return
+        seeds = range(self.first_seed, self.first_seed + SEEDS)
+        plain = [self._trial(place, seed, n, None, 0.0, 0.0) for n, seed in enumerate(seeds)]
+        timeout = PATIENCE * max(each["longest"] for each in plain)
+        until = statistics.fmean(each["virtual_seconds"] for each in plain)
+        faulty = []
+        for n, seed in enumerate(seeds):
+            network = key(self.seed, "network", seed)
+            faulty.append(self._trial(place, seed, SEEDS + n, network, timeout, until))
+            if self.book.broken:
+                break
+        self._judge(plain, faulty, timeout)
+        if not self.book.broken:
+            shutil.rmtree(place)
+
+    def _trial(
+        self, place: pathlib.Path, seed: int, n: int, network: int | None, timeout: float, until: float
+    ) -> dict[str, Any]:
+        name = f"messages, seed {seed}, {'without' if network is None else 'with'} faults"
+        self.tell("messages", n, 2 * SEEDS, name)
+        arguments = {"folder": str(place / "whole"), "seed": seed, "data_dir": self.data_dir and str(self.data_dir),
+                     "network": network, "timeout": timeout, "until": until}  # fmt: skip
+        end = children.trial(arguments, place)
+        found: dict[str, Any] | None = end.told("trial")
+        if found is None:
+            stuck = "come to rest" in end.said or end.status == -9
+            self.book.check(BUSY if stuck else ACCURACY, False, name, status=end.status, said=end.said[-2000:])
+            return {"accuracy": 0.0, "longest": 1.0, "virtual_seconds": 1.0}
+        check_ledger(self.book, found, name)
+        if network is not None:
+            self.book.check(
+                ONCE, found["unasked"] == found["surplus"], name, surplus=found["surplus"], unasked=found["unasked"]
+            )
+            self.book.check(
+                LEDGER, found["awaited"] == found["in_flight"], name, **_only(found, "awaited", "in_flight")
+            )
+            longest = found["longest"]
+            self.book.check(BUSY, longest <= timeout * (1 + 1e-9), name, longest_trip=longest, timeout=timeout)
+        return found
+
+    def _judge(self, plain: list[dict[str, Any]], faulty: list[dict[str, Any]], timeout: float) -> None:
+        accuracies = [[each["accuracy"] for each in group] for group in (plain, faulty)]
+        p = chance(*accuracies)
+        self.book.check(ACCURACY, p >= LEVEL, "messages", without=accuracies[0], with_faults=accuracies[1], chance=p)
+        faults, refused = (
+            dict(sum((Counter(each.get(name, {})) for each in faulty), Counter())) for name in ("faults", "refused_for")
+        )
+        trips = sum(each.get("sent", 0) for each in faulty)
+        self.messages = {
+            "faults": faults, "refused": refused, "jobs": trips, "timeout": timeout, "accuracy": accuracies[0],
+            "accuracy_with_faults": accuracies[1], "chance": p,
+            **{name: sum(each.get(name, 0) for each in faulty) for name in ("lost", "aggregated", "late", "in_flight")},
+        }  # fmt: skip
+
+    # What came out ---------------------------------------------------------------------------------------------
+
+    def report(self, seconds: float) -> dict[str, Any]:
+        broken = self.book.broken
+        return {
+            "file": self.command.file,
+            "options": list(self.command.options),
+            "seed": self.seed,
+            "kills": self.done,
+            "held": not broken,
+            "invariants": [
+                {"name": name, "checks": self.book.checks[name], "held": all(b["invariant"] != name for b in broken)}
+                for name in INVARIANTS
+            ],
+            "broken": broken,
+            "replay": self.replay() if broken else None,
+            "runs": self.runs,
+            "messages": self.messages,
+            "seconds": round(seconds, 1),
+            "commit": commit(),
+            **environment(),
+        }
+
+    def replay(self) -> str:
+        """The command that lets the same faults come again."""
+        where = self.book.broken[0]["where"].split(",")[0].removeprefix("run ")
+        words = ["chaos", self.command.file, *self.command.options, "--seed", str(self.seed), "--only", where]
+        return f"offbeat {shlex.join(words)}"
+
+
+def _gossips(folder: pathlib.Path) -> bool:
+    from offbeat.experiments.config import parse
+
+    algorithm: Algorithm = parse(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))).algorithm
+    return algorithm.network() is not None
+
+
+def _only(found: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: found[name] for name in names}
+
+
+def commit() -> str | None:
+    """Of the source that runs, where it is a repository's."""
+    here = pathlib.Path(__file__).parent
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or None
