@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import shlex
 import shutil
-import statistics
 import subprocess
 import time
 import tomllib
@@ -16,13 +15,24 @@ from typing import Any
 
 from offbeat.algorithms import Algorithm
 from offbeat.chaos import children
-from offbeat.chaos.invariants import ACCURACY, BUSY, INVARIANTS, LEDGER, LEVEL, ONCE, Book, chance, check_ledger
+from offbeat.chaos.invariants import (
+    ACCURACY,
+    BUSY,
+    DAMAGED,
+    INVARIANTS,
+    LEDGER,
+    LEVEL,
+    ONCE,
+    Book,
+    chance,
+    check_ledger,
+)
 from offbeat.chaos.kills import Command, Ordeal
 from offbeat.experiments.folder import environment, write_json
 from offbeat.seeds import key
 
 SEEDS = 5  # runs with and runs without faults of messages
-PATIENCE = 2.0  # a job is given up after so many times the longest trip of the fault-free runs
+PATIENCE = 2.0  # a job is given up after so many times the longest trip of the fault-free run
 RUNS = 10  # without a single kill, after which an experiment is too short for a campaign
 
 Tell = Callable[[str, float, float, str], None]
@@ -49,7 +59,7 @@ class Campaign:
         begun = time.monotonic()
         self.out.mkdir(parents=True, exist_ok=True)
         if only is not None:
-            self._ordeal(only, 10**9)
+            self._ordeal(only, self.kills)
         else:
             self._ordeals()
         if messages and not self.book.broken:
@@ -74,7 +84,7 @@ class Campaign:
     def _ordeal(self, number: int, most: int) -> None:
         seed, name = self.first_seed + number - 1, f"run {number}"
         ordeal = Ordeal(self.command, seed, self._scratch(number), self.book, name)
-        self.runs.append({"number": number, "seed": seed, "kills": ordeal.kills})
+        self.runs.append({"number": number, "seed": seed, "most": most, "kills": ordeal.kills})
 
         def told(kill: dict[str, Any]) -> None:
             self.tell("kills", self.done, self.kills, f"{name}: {kill['kind']}, {kill.get('place', '')}")
@@ -101,46 +111,49 @@ class Campaign:
         if _gossips(place / "whole"):
             self.messages = {"skipped": "clients that talk to each other have no messages that a server could miss"}
             return
-        seeds = range(self.first_seed, self.first_seed + SEEDS)
-        plain = [self._trial(place, seed, n, None, 0.0, 0.0) for n, seed in enumerate(seeds)]
-        timeout = PATIENCE * max(each["longest"] for each in plain)
-        until = statistics.fmean(each["virtual_seconds"] for each in plain)
-        faulty = []
-        for n, seed in enumerate(seeds):
-            network = key(self.seed, "network", seed)
-            faulty.append(self._trial(place, seed, SEEDS + n, network, timeout, until))
+        plain: list[dict[str, Any]] = []
+        faulty: list[dict[str, Any]] = []
+        for n in range(SEEDS):
+            plain.append(self._trial(place, n, None))
+            faulty.append(self._trial(place, n, plain[-1]))
             if self.book.broken:
-                break
-        self._judge(plain, faulty, timeout)
+                return
+        self._judge(plain, faulty)
         if not self.book.broken:
             shutil.rmtree(place)
 
-    def _trial(
-        self, place: pathlib.Path, seed: int, n: int, network: int | None, timeout: float, until: float
-    ) -> dict[str, Any]:
-        name = f"messages, seed {seed}, {'without' if network is None else 'with'} faults"
-        self.tell("messages", n, 2 * SEEDS, name)
-        arguments = {"folder": str(place / "whole"), "seed": seed, "data_dir": self.data_dir and str(self.data_dir),
-                     "network": network, "timeout": timeout, "until": until}  # fmt: skip
+    def _trial(self, place: pathlib.Path, n: int, plain: dict[str, Any] | None) -> dict[str, Any]:
+        """A run with the n-th seed; with faults, beside the one without."""
+        seed = self.first_seed + n
+        name = f"messages, seed {seed}, {'without' if plain is None else 'with'} faults"
+        self.tell("messages", 2 * n + (plain is not None), 2 * SEEDS, name)
+        arguments: dict[str, Any] = {
+            "folder": str(place / "whole"), "seed": seed, "data_dir": self.data_dir and str(self.data_dir),
+        }  # fmt: skip
+        if plain is not None:
+            arguments |= {"network": key(self.seed, "network", seed), "timeout": PATIENCE * plain["longest"],
+                          "until": plain["virtual_seconds"]}  # fmt: skip
         end = children.trial(arguments, place)
         found: dict[str, Any] | None = end.told("trial")
         if found is None:
             stuck = "come to rest" in end.said or end.status == -9
             self.book.check(BUSY if stuck else ACCURACY, False, name, status=end.status, said=end.said[-2000:])
-            return {"accuracy": 0.0, "longest": 1.0, "virtual_seconds": 1.0}
+            return {"longest": 1.0, "virtual_seconds": 1.0}
         check_ledger(self.book, found, name)
-        if network is not None:
-            self.book.check(
-                ONCE, found["unasked"] == found["surplus"], name, surplus=found["surplus"], unasked=found["unasked"]
-            )
-            self.book.check(
-                LEDGER, found["awaited"] == found["in_flight"], name, **_only(found, "awaited", "in_flight")
-            )
-            longest = found["longest"]
-            self.book.check(BUSY, longest <= timeout * (1 + 1e-9), name, longest_trip=longest, timeout=timeout)
+        if plain is not None:
+            self._look(found, arguments["timeout"], name)
         return found
 
-    def _judge(self, plain: list[dict[str, Any]], faulty: list[dict[str, Any]], timeout: float) -> None:
+    def _look(self, found: dict[str, Any], timeout: float, name: str) -> None:
+        """What a run says that had an unreliable network."""
+        surplus, unasked, awaited, flying = (found[it] for it in ("surplus", "unasked", "awaited", "in_flight"))
+        self.book.check(ONCE, unasked == surplus, name, came_though_nobody_waited=surplus, refused_as_unasked=unasked)
+        self.book.check(LEDGER, awaited == flying, name, awaited=awaited, in_flight=flying)
+        longest, absorbed = found["longest"], found["damaged_absorbed"]
+        self.book.check(BUSY, longest <= timeout * (1 + 1e-9), name, longest_trip=longest, timeout=timeout)
+        self.book.check(DAMAGED, not absorbed, name, damaged=found["damaged"], absorbed=absorbed)
+
+    def _judge(self, plain: list[dict[str, Any]], faulty: list[dict[str, Any]]) -> None:
         accuracies = [[each["accuracy"] for each in group] for group in (plain, faulty)]
         p = chance(*accuracies)
         self.book.check(ACCURACY, p >= LEVEL, "messages", without=accuracies[0], with_faults=accuracies[1], chance=p)
@@ -149,7 +162,7 @@ class Campaign:
         )
         trips = sum(each.get("sent", 0) for each in faulty)
         self.messages = {
-            "faults": faults, "refused": refused, "jobs": trips, "timeout": timeout, "accuracy": accuracies[0],
+            "faults": faults, "refused": refused, "jobs": trips, "accuracy": accuracies[0],
             "accuracy_with_faults": accuracies[1], "chance": p,
             **{name: sum(each.get(name, 0) for each in faulty) for name in ("lost", "aggregated", "late", "in_flight")},
         }  # fmt: skip
@@ -181,7 +194,8 @@ class Campaign:
         """The command that lets the same faults come again."""
         where = self.book.broken[0]["where"].split(",")[0].removeprefix("run ")
         words = ["chaos", self.command.file, *self.command.options, "--seed", str(self.seed), "--only", where]
-        return f"offbeat {shlex.join(words)}"
+        most = [] if where == "messages" else ["--kills", str(self.runs[-1]["most"])]
+        return f"offbeat {shlex.join(words + most)}"
 
 
 def _gossips(folder: pathlib.Path) -> bool:
@@ -189,10 +203,6 @@ def _gossips(folder: pathlib.Path) -> bool:
 
     algorithm: Algorithm = parse(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))).algorithm
     return algorithm.network() is not None
-
-
-def _only(found: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: found[name] for name in names}
 
 
 def commit() -> str | None:

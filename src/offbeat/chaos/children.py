@@ -23,7 +23,8 @@ from offbeat.chaos.faults import Fault
 PATIENCE = 300.0  # seconds after which a process is taken for stuck
 GONE = 10.0  # seconds in which what a dead process has started must be gone
 PRELOAD = ["offbeat.chaos.inside", "offbeat.cli", "offbeat.experiments.api", "offbeat.experiments.config",
-           "offbeat.experiments.progress", "offbeat.report.tables", "safetensors.torch"]  # fmt: skip
+           "offbeat.experiments.progress", "offbeat.report.tables", "pydantic.fields", "pydantic.main",
+           "safetensors.torch"]  # fmt: skip
 
 
 @dataclass(frozen=True)

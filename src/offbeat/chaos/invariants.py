@@ -20,8 +20,9 @@ ONCE = "every accepted update is aggregated exactly once"
 EXACT = "a resumed run equals the uninterrupted one"
 BUSY = "no client is busy for ever"
 SAID = "a run that cannot write says so, and nothing is left behind"
+DAMAGED = "a damaged update changes nothing"
 ACCURACY = "accuracy is within noise of the fault-free runs"
-INVARIANTS = (LEDGER, ONCE, EXACT, BUSY, SAID, ACCURACY)
+INVARIANTS = (LEDGER, ONCE, EXACT, BUSY, SAID, DAMAGED, ACCURACY)
 LEVEL = 0.01  # how seldom chance alone would make a loss of accuracy as large
 
 

@@ -41,7 +41,7 @@ class Ordeal:
 
     def prepare(self) -> None:
         """The run without faults: once to count its turns, once more to count its checkpoints' operations on files."""
-        self.every = max(1, self.fault_free().told("counts")["turn"] // CHECKPOINTS)
+        self.every = self.fault_free().told("counts")["turn"] // CHECKPOINTS | 1  # seldom in step with a buffer
         end = self.fault_free()
         self.amounts = {"clock": end.seconds, **end.told("counts")}
         check_ledger(self.book, end.told("finished"), f"{self.name}, without faults")

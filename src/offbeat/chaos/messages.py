@@ -55,6 +55,7 @@ class Unreliable(Carrier):
         self.counts: Counter[str] = Counter()
         self.surplus = 0  # updates reported of jobs that nobody waits for any more
         self.awaited: set[int] = set()  # jobs that the server waits for
+        self.damaged: set[int] = set()  # jobs whose update did not come as it was sent
         self.vanished = _vanishing(clients, seed, until) if rate else {}
         self._gone: set[int] = set()  # of them, those whose silence was noticed
         self._own: list[tuple[float, int, _Reply]] = []  # a heap: time, sequence number, what happens then
@@ -143,6 +144,7 @@ class Unreliable(Carrier):
         elif fate == "corrupted":
             name, corrupt = CORRUPTIONS[int(uniform(k) * len(CORRUPTIONS))]
             self.counts[f"corrupted: {name}"] += 1
+            self.damaged.add(job.id)
             reply = dataclasses.replace(reply, payload=corrupt(reply.payload, stream(k), self._last))
         else:
             self._last = reply.payload

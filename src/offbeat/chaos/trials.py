@@ -17,8 +17,9 @@ from offbeat.experiments.run import Run
 
 
 def trial(
-    folder: str, seed: int, data_dir: str | None, network: int | None, timeout: float, until: float, rate: float = RATE
-) -> dict[str, Any]:
+    folder: str, seed: int, data_dir: str | None, network: int | None = None, timeout: float = 0.0,
+    until: float = 0.0, rate: float = RATE,
+) -> dict[str, Any]:  # fmt: skip
     """The experiment of a run folder with another seed; `network` is the seed of an unreliable one."""
     experiment = dataclasses.replace(api.stored(pathlib.Path(folder)), seed=seed)
     assembly = experiment.assemble(data_dir)
@@ -35,6 +36,7 @@ def trial(
     if carrier is not None:
         found |= {
             "faults": dict(carrier.counts), "refused_for": result.summary["refused"], "surplus": carrier.surplus,
-            "awaited": len(run.loop.out & carrier.awaited),
+            "awaited": len(run.loop.out & carrier.awaited), "damaged": len(carrier.damaged),
+            "damaged_absorbed": sorted(carrier.damaged & witness.absorbed.keys()),
         }  # fmt: skip
     return found
