@@ -9,7 +9,8 @@ from typing import Literal
 
 from offbeat.seeds import key, stream, uniform
 
-Kind = Literal["turn", "clock", "checkpoint", "file", "full disk", "read-only"]
+Kind = Literal["turn", "twice", "clock", "checkpoint", "file", "full disk", "read-only"]
+SIGNALLED = ("turn", "twice", "clock")
 SHARE = 0.2  # of a whole run: a fault comes before this much has passed since the last one
 
 
@@ -18,6 +19,7 @@ class Fault:
     """Something that ends a process, or makes it end itself.
 
     turn         a signal in the n-th turn of the loop
+    twice        the same, and once more in the middle of the checkpoint that the first one has asked for
     clock        SIGKILL from outside after some seconds, wherever the process is then
     checkpoint   SIGKILL in the n-th operation on files of a checkpoint; of a write, a part has reached the file
     file         the same, on the other files of a run folder
@@ -32,13 +34,14 @@ class Fault:
 
     @property
     def name(self) -> str:
-        return f"{signal.Signals(self.signal).name} {self.kind}" if self.kind in ("turn", "clock") else self.kind
+        return f"{signal.Signals(self.signal).name} {self.kind}" if self.kind in SIGNALLED else self.kind
 
 
 DECK: tuple[tuple[Kind, int], ...] = (
     ("turn", signal.SIGKILL),
     ("turn", signal.SIGTERM),
     ("turn", signal.SIGINT),
+    ("twice", signal.SIGINT),
     ("clock", signal.SIGKILL),
     ("checkpoint", signal.SIGKILL),
     ("checkpoint", signal.SIGKILL),
@@ -57,6 +60,6 @@ def drawn(seed: int, run: int, whole: Mapping[str, float]) -> Iterator[Fault]:
         deck = stream(seed, "chaos", run, "deck", number).permutation(len(DECK))
         for kind, signal_ in (DECK[card] for card in deck):
             k = key(seed, "chaos", run, "fault", number)
-            at = uniform(key(k, "at")) * whole[kind] * SHARE
+            at = uniform(key(k, "at")) * whole["turn" if kind == "twice" else kind] * SHARE
             yield Fault(kind, at if kind == "clock" else 1 + int(at), uniform(key(k, "part")), signal_)
             number += 1

@@ -98,7 +98,7 @@ class Ordeal:
         check_checkpoint(book, self.killed, where)
         said = end.said.strip()
         expected = {0} if fault is None or end.struck is None else _endings(fault)
-        clear = end.status != REFUSED or (said.startswith("offbeat: ") and "Traceback" not in said)
+        clear = "Traceback" not in said and (end.status != REFUSED or said.startswith("offbeat: "))
         return book.check(
             SAID, end.status in expected and clear and not end.left, where,
             status=end.status, said=said[-2000:], fault=fault and fault.name, place=end.struck, left_behind=end.left,

@@ -144,8 +144,9 @@ class Unreliable(Carrier):
         elif fate == "corrupted":
             name, corrupt = CORRUPTIONS[int(uniform(k) * len(CORRUPTIONS))]
             self.counts[f"corrupted: {name}"] += 1
-            self.damaged.add(job.id)
-            reply = dataclasses.replace(reply, payload=corrupt(reply.payload, stream(k), self._last))
+            sent, reply = reply, dataclasses.replace(reply, payload=corrupt(reply.payload, stream(k), self._last))
+            if reply.payload != sent.payload:  # zeros may have been zeros before
+                self.damaged.add(job.id)
         else:
             self._last = reply.payload
         for overtaken in self._held:

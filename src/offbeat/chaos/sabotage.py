@@ -23,6 +23,7 @@ from offbeat.experiments import run as running
 from offbeat.experiments.result import Result
 from offbeat.experiments.run import Run
 
+OPERATIONS = 8  # on files, before the end of a checkpoint
 CHANGES = ("replace", "unlink", "mkdir", "rmdir", "fsync", "posix_fallocate")  # of `os`
 
 
@@ -32,6 +33,7 @@ class Saboteur:
     def __init__(self, folder: pathlib.Path, journal: pathlib.Path, fault: Fault | None, every: int) -> None:
         self.folder, self.fault, self.every = str(pathlib.Path(folder).absolute()), fault, every
         self.counts: Counter[str] = Counter()
+        self.impatient = -1  # operations on a checkpoint until a second signal
         self.failing = 0  # errno of everything that changes the folder, from the fault on
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -62,8 +64,9 @@ class Saboteur:
         def turned(run: Run) -> bool:
             self.counts["turn"] += 1
             fault = self.fault
-            if fault is not None and fault.kind == "turn" and self.counts["turn"] == fault.at:
+            if fault is not None and fault.kind in ("turn", "twice") and self.counts["turn"] == fault.at:
                 self.note(place="a turn", turn=self.counts["turn"], version=run.tally.version)
+                self.impatient = int(fault.part * OPERATIONS) if fault.kind == "twice" else -1
                 os.kill(os.getpid(), fault.signal)
             return turn(run)
 
@@ -87,6 +90,10 @@ class Saboteur:
         kinds = {kind, "read-only"} | ({"full disk"} if what == "write" else set())
         self.counts.update(kinds)
         fault = self.fault
+        if fault is not None and kind == "checkpoint":
+            if self.impatient == 0:
+                os.kill(os.getpid(), fault.signal)
+            self.impatient -= 1
         if fault is None or fault.kind not in kinds:
             return False
         if self.counts[fault.kind] < fault.at:
