@@ -99,7 +99,7 @@ turn = Loop.turn
 def turned(self):
     outcome = turn(self)
     if getattr(outcome.event, "reason", "") == "no answer":
-        self.algorithm.x = torch.zeros_like(self.algorithm.x)
+        self.algorithm.x = -100.0 * self.algorithm.x
     return outcome
 Loop.turn = turned
 """,
