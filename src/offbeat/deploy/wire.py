@@ -91,6 +91,8 @@ class Flat(Dialect):
         }  # fmt: skip
         if job.compression_rate is not None:
             told["compression_rate"] = job.compression_rate
+        if job.taken is not None:
+            told["taken"] = job.taken
         parts = {"x": self._models.get(job.version) or raw(job.x)}
         parts |= {name: raw(value) for name, value in job.extra.items()}
         arrays = ArrayRecord({name: raw_array(body) for name, body in parts.items()})
@@ -106,7 +108,7 @@ class Flat(Dialect):
         return Job(
             id=int(told["id"]), client=int(told["client"]), version=int(told["version"]), x=x,
             steps=int(told["steps"]), seed=int(told["seed"]), rate=float(told["rate"]),
-            compression_rate=told.get("compression_rate"), extra=extra,
+            compression_rate=told.get("compression_rate"), extra=extra, taken=told.get("taken"),
         )  # fmt: skip
 
     def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:

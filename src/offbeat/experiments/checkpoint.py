@@ -19,7 +19,7 @@ from offbeat.errors import RunFolderError
 from offbeat.experiments.folder import write_json
 
 KEEP = 2
-FORMAT = 1
+FORMAT = 2
 
 
 def save(folder: pathlib.Path, state: dict[str, Any]) -> None:
