@@ -74,3 +74,29 @@ def test_a_client_goes_back_to_what_it_kept_before(taken: int | None) -> None:
     (_, again), (alone_,) = Sequential(one).train([first, second]), Sequential(fresh).train([second])
     undone = torch.equal(again.delta, alone_.delta) and torch.equal(one.kept["c_i"][2], fresh.kept["c_i"][2])
     assert undone == (taken == 0)
+
+
+def test_a_real_client_remembers_it_in_its_context() -> None:
+    pytest.importorskip("flwr", reason="needs the extra 'flower'")
+    from flwr.app import Context, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from offbeat.deploy.client import Client
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    described = experiment(client=SCAFFOLD)
+    x = described.assemble().work.layout.read(described.assemble().work.module)
+
+    def answers(*trips: tuple[int, int]) -> list[bytes]:
+        """What a node sends, each time from a new process; a trip is a job and the last one that was taken."""
+        context, found = Context(1, 1, {"partition-id": 0}, RecordDict(), {}), []
+        for number, taken in trips:
+            client = Client(described, {"partition-id": 0})
+            job = Job(number, 0, 0, x, 3, number, extra={"c": torch.zeros_like(x)}, taken=taken)
+            reply = client.train(client.wire.message(job, 1, 60.0), context)
+            found.append(client.wire.payload(job, reply.content)[0])
+        return found
+
+    whole = answers((1, 0), (2, 1), (3, 2))
+    assert answers((2, 0))[0] == answers((1, 0), (2, 0))[1] != whole[1], "the first was lost"
+    assert answers((1, 0), (3, 1))[1] == answers((1, 0), (2, 1), (3, 1))[2] != whole[2], "the second was lost"
