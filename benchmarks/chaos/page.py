@@ -49,6 +49,7 @@ def page() -> str:
         "messages": _messages(found),
         "corruptions": _corruptions(found.values()),
         "deployment": _deployments(deployments),
+        "commands": _commands(found, deployments),
         "made": _made([*found.values(), *deployments]),
     }
     return re.sub(r"^\{(\w+)\}$", lambda name: tables[name[1]], text, flags=re.M)
@@ -143,6 +144,19 @@ def _deployments(found: Sequence[Found]) -> str:
     head = ["rule", "kills of the server app", "of the SuperLink", "of a node", "versions", "updates", "trips given up",
             "x in the replay of the log", "every invariant held", "seconds"]  # fmt: skip
     return _table(head, rows)
+
+
+def _commands(found: Mapping[str, Found], deployments: Sequence[Found]) -> str:
+    lines = [
+        f"offbeat chaos {each['file']} --kills {each['kills']} --seed {each['seed']} --out runs/chaos/{name}"
+        for name, each in found.items()
+    ]
+    lines += [
+        f"python benchmarks/chaos/deployment.py --rule {each['rule']} --kills {sum(each['kills'].values())} "
+        f"--seed {each['seed']} --out runs/chaos/deployment"
+        for each in deployments
+    ]
+    return "\n".join(lines)
 
 
 def _made(found: Iterable[Found]) -> str:
