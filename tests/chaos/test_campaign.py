@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from tests.chaos.bugs import BUGS, write
 
+import offbeat as ob
 from offbeat.chaos import invariants
 from offbeat.chaos.campaign import Campaign
 from offbeat.chaos.faults import DECK, drawn
@@ -53,6 +54,14 @@ def test_a_run_is_killed_at_the_same_places_again(file: pathlib.Path) -> None:
     again = campaign(file, 3, seed).run(only=1, messages=False)["runs"][0]["kills"]
     assert len(first) == 3
     assert again == first
+
+
+def test_a_folder_of_somebody_else_is_left_alone(file: pathlib.Path) -> None:
+    mine = file.parent / "out" / "run-1"
+    mine.mkdir(parents=True)
+    with pytest.raises(ob.RunFolderError, match=r"not of a campaign"):
+        campaign(file, 3).run()
+    assert mine.is_dir()
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,11 @@ from offbeat.chaos.invariants import (
     check_ledger,
 )
 from offbeat.chaos.kills import Command, Ordeal
+from offbeat.errors import RunFolderError
 from offbeat.experiments.folder import environment, write_json
 from offbeat.seeds import key
 
+RESULT = "chaos.json"
 SEEDS = 5  # runs with and runs without faults of messages
 PATIENCE = 2.0  # a job is given up after so many times the longest trip of the fault-free run
 RUNS = 10  # without a single kill, after which an experiment is too short for a campaign
@@ -55,7 +57,7 @@ class Campaign:
     def run(self, only: int | None = None, messages: bool = True) -> dict[str, Any]:
         """Kills, then messages; `only` this one of the runs that are killed."""
         begun = time.monotonic()
-        self.out.mkdir(parents=True, exist_ok=True)
+        self._make_room()
         if only is not None:
             self._ordeal(only, self.kills)
         else:
@@ -63,8 +65,14 @@ class Campaign:
         if messages and not self.book.broken:
             self._trials()
         found = self.report(time.monotonic() - begun)
-        write_json(self.out / "chaos.json", found)
+        write_json(self.out / RESULT, found)
         return found
+
+    def _make_room(self) -> None:
+        """A folder of its own: what an earlier campaign has left in it will be removed, and nobody else's."""
+        if self.out.is_dir() and any(self.out.iterdir()) and not (self.out / RESULT).is_file():
+            raise RunFolderError(f"{self.out} is not empty and not of a campaign (it has no {RESULT})")
+        self.out.mkdir(parents=True, exist_ok=True)
 
     # Kills -----------------------------------------------------------------------------------------------------
 
@@ -177,6 +185,7 @@ class Campaign:
             "options": list(self.command.options),
             "seed": self.seed,
             "kills": self.done,
+            "asked": self.kills,
             "held": not broken,
             "invariants": [
                 {"name": name, "checks": self.book.checks[name], "held": all(b["invariant"] != name for b in broken)}

@@ -37,6 +37,8 @@ def table(found: dict[str, Any]) -> Table:
 
 def sentence(found: dict[str, Any]) -> str:
     parts = [f"{found['kills']} kills of {len(found['runs'])} runs"]
+    if found["held"] and found["kills"] < found["asked"]:
+        parts.append(f"{found['asked']} were asked for: runs that end so soon cannot be killed more often")
     messages = found["messages"]
     if messages and "jobs" in messages:
         plain, faulty = (statistics.fmean(messages[name]) for name in ("accuracy", "accuracy_with_faults"))
