@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import shutil
+import signal
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,10 +67,12 @@ class Ordeal:
         while not self._finished():
             fault = next(faults) if len(self.kills) < most else None
             end = self._on(fault, config["executor"])
+            if fault is not None and end.struck is not None and "kind" in end.struck:  # may have come at the very end
+                fault = dataclasses.replace(fault, kind=end.struck["kind"])
             if not self._sound(end, fault):
                 return
             if fault is not None and end.status:
-                self.kills.append({"kind": fault.name, "at": fault.at, "status": end.status, **(end.struck or {})})
+                self.kills.append({**(end.struck or {}), "kind": fault.name, "at": fault.at, "status": end.status})
                 told(self.kills[-1])
         self._compare()
 
@@ -122,4 +126,5 @@ def _endings(fault: Fault) -> set[int]:
     """How a process may end that a fault has struck."""
     if fault.kind in ("full disk", "read-only"):
         return {REFUSED}
-    return {-fault.signal} if fault.signal == 9 else {INTERRUPTED, 0}
+    ended_itself = fault.kind in ("turn", "twice") and fault.signal != signal.SIGKILL
+    return {INTERRUPTED, 0} if ended_itself else {-signal.SIGKILL}

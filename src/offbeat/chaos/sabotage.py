@@ -7,6 +7,7 @@ files (`io.open`, `os.replace` …) count what they do within the run folder, an
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import errno
 import io
 import json
@@ -23,6 +24,7 @@ from offbeat.experiments import run as running
 from offbeat.experiments.result import Result
 from offbeat.experiments.run import Run
 
+LAST = 16  # operations on files, or somewhat more, when a run is finished
 OPERATIONS = 8  # on files, before the end of a checkpoint
 CHANGES = ("replace", "unlink", "mkdir", "rmdir", "fsync", "posix_fallocate")  # of `os`
 
@@ -75,12 +77,22 @@ class Saboteur:
                 checkpoint(run)
 
         def finished(run: Run) -> Result:
+            self._catch_up()
             result = finish(run)
             self.note(finished=witnesses[id(run)].ledger(), counts=dict(self.counts))
             return result
 
         kind: Any = Run
         kind.advance, kind._turn, kind._checkpoint, kind._finish = advanced, turned, checkpointed, finished
+
+    def _catch_up(self) -> None:
+        """A run that ends before its fault has come meets it among the last files that it writes."""
+        fault = self.fault
+        if fault is None or fault.kind == "clock" or self.counts[_counted(fault.kind)] >= fault.at:
+            return
+        kind = fault.kind if fault.kind in ("full disk", "read-only") else "file"
+        at = self.counts[kind] + 1 + int(fault.part * LAST)
+        self.fault = dataclasses.replace(fault, kind=kind, at=at, signal=signal.SIGKILL)
 
     # Files -----------------------------------------------------------------------------------------------------
 
@@ -101,7 +113,7 @@ class Saboteur:
         first = self.counts[fault.kind] == fault.at
         if first:
             where = os.path.relpath(path, self.folder)
-            self.note(place=f"{what} {where}", turn=self.counts["turn"])
+            self.note(place=f"{what} {where}", turn=self.counts["turn"], kind=fault.kind)
         if fault.kind == "read-only":
             self.fail(errno.EROFS, path)
         if fault.kind == "full disk":
@@ -169,6 +181,10 @@ class _File(io.FileIO):
     def truncate(self, size: int | None = None) -> int:
         self._saboteur.touched("truncate", self._path)
         return super().truncate(size)
+
+
+def _counted(kind: str) -> str:
+    return "turn" if kind == "twice" else kind
 
 
 def die() -> NoReturn:
