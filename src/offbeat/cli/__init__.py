@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from offbeat.cli.bench import bench
+from offbeat.cli.chaos import chaos
 from offbeat.cli.common import (
     INTERRUPTED,
     SEVERAL,
@@ -53,7 +54,7 @@ def main() -> None:
     """Federated learning in which every client keeps its own time."""
 
 
-for command in (bench, compare, deploy, export, replay, report, serve):
+for command in (bench, chaos, compare, deploy, export, replay, report, serve):
     main.add_command(command)
 
 

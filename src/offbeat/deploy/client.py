@@ -5,23 +5,27 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from torch import Tensor
 
 from offbeat.clients import BUFFERS
 from offbeat.compression import Compression
 from offbeat.data import Dataset, Federated, data_dir
-from offbeat.deploy.wire import UPDATE, Flat, encode_update, raw_array
+from offbeat.deploy.wire import UPDATE, Flat, raw_array
 from offbeat.engine import Evaluator, Work
 from offbeat.engine.executors import Sequential
 from offbeat.errors import ConfigError
 from offbeat.experiments.experiment import Experiment
 from offbeat.messages import Job, Update
+from offbeat.payload import encode_update
 
-KEPT = "offbeat.kept"  # what a client keeps between two jobs lies in its Flower context under this name
+# What a client keeps between two jobs lies in its Flower context under these names, with what it kept before the last.
+KEPT, BEFORE, LAST = "offbeat.kept", "offbeat.before", "offbeat.last"
 
 
 class Client:
@@ -77,14 +81,31 @@ class Client:
         return payload
 
     def _recall(self, context: Context) -> None:
-        stored = context.state.array_records
-        for name, array in stored[KEPT].items() if KEPT in stored else ():
-            self.work.kept[name][0] = torch.from_numpy(array.numpy().copy()).to(self.work.device)
+        work, state = self.work, context.state
+        work.undo.clear()
+        for name, value in self._vectors(state, KEPT).items():
+            work.kept[name][0] = value
+        if LAST in state.config_records:
+            before = self._vectors(state, BEFORE)
+            work.undo[0] = int(str(state.config_records[LAST]["job"])), {name: before.get(name) for name in work.kept}
 
     def _keep(self, context: Context) -> None:
         kept = {name: rows[0] for name, rows in self.work.kept.items() if 0 in rows}
-        if kept:
-            context.state[KEPT] = ArrayRecord({name: Array(v.cpu().numpy()) for name, v in kept.items()})
+        if not kept:
+            return
+        context.state[KEPT] = _arrays(kept)
+        if 0 in self.work.undo:
+            last, before = self.work.undo[0]
+            context.state[BEFORE] = _arrays({name: value for name, value in before.items() if value is not None})
+            context.state[LAST] = ConfigRecord({"job": last})
+
+    def _vectors(self, state: RecordDict, record: str) -> dict[str, Tensor]:
+        arrays = state.array_records.get(record, ArrayRecord())
+        return {name: torch.from_numpy(a.numpy().copy()).to(self.work.device) for name, a in arrays.items()}
+
+
+def _arrays(vectors: Mapping[str, Tensor]) -> ArrayRecord:
+    return ArrayRecord({name: Array(value.cpu().numpy()) for name, value in vectors.items()})
 
 
 def own_data(experiment: Experiment, node: dict[str, Any]) -> Federated:

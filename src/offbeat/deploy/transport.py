@@ -19,12 +19,13 @@ from offbeat.algorithms import Algorithm
 from offbeat.deploy.log import TripLog
 from offbeat.deploy.nodes import Nodes
 from offbeat.deploy.pull import Puller, Watcher
-from offbeat.deploy.wire import Dialect, WireError, metrics
+from offbeat.deploy.wire import Dialect, metrics
 from offbeat.engine import Arrival, Lost, Tick
 from offbeat.engine.events import Event
 from offbeat.errors import ConfigError, OffbeatError
 from offbeat.experiments.reality import Carrier
 from offbeat.messages import Job, parts
+from offbeat.payload import WireError
 
 IDLE = 5.0  # seconds after which the loop is woken though nothing has happened
 GRACE = 30.0  # seconds that Flower is given to report by itself that a message has expired

@@ -8,8 +8,6 @@ array back, the *payload*.  Clients that know nothing of offbeat get and send th
 from __future__ import annotations
 
 import dataclasses
-import json
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -21,84 +19,15 @@ from torch import Tensor
 
 from offbeat.clients import BUFFERS
 from offbeat.compression import Codec, Compression, Raw
-from offbeat.errors import OffbeatError
 from offbeat.messages import Job, Update
+from offbeat.payload import WireError, decode_update, encode_update, raw, vector
 from offbeat.seeds import key
 from offbeat.vector import Layout
 
 MODEL, JOB, UPDATE = "offbeat.model", "offbeat.job", "offbeat.update"
 ASKED = "offbeat-job"  # number, version and seed of a job, in the config of a message to any app
-HEAD = 1 << 16  # bytes of a head, at most
 KEPT = 4  # versions whose coded model is kept
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # how torch names them
-
-
-class WireError(OffbeatError):
-    """A reply that makes no sense."""
-
-
-# The payload of an update -------------------------------------------------------------------------------------------
-
-
-def pack(head: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
-    """A small JSON head and some byte strings as one."""
-    text = json.dumps({**head, "parts": {name: len(body) for name, body in parts.items()}}).encode()
-    return struct.pack("<I", len(text)) + text + b"".join(parts.values())
-
-
-def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The inverse."""
-    try:
-        (length,) = struct.unpack_from("<I", payload)
-        if length > HEAD:
-            raise ValueError(f"a head of {length} bytes")
-        head: dict[str, Any] = json.loads(payload[4 : 4 + length])
-        place, parts = 4 + length, {}
-        for name, size in head.pop("parts").items():
-            if size < 0:
-                raise ValueError(f"a part of {size} bytes")
-            parts[name] = payload[place : place + size]
-            place += size
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WireError(f"not a payload of offbeat: {error}") from error
-    if place != len(payload):
-        raise WireError(f"a payload of {len(payload)} bytes, {place} expected")
-    return head, parts
-
-
-def encode_update(update: Update, codec: Codec, layout: Layout, job: Job) -> bytes:
-    """An update as its client sends it; `update.delta` is not coded yet."""
-    head = {"job": update.job, "version": update.version, "steps": update.steps, "examples": update.examples}
-    if isinstance(codec, Raw):
-        head["raw"] = True
-    delta = codec.encode(update.delta, layout, job.seed, job.compression_rate)
-    return pack(head, {"delta": delta, **{name: _raw(value) for name, value in update.extra.items()}})
-
-
-def decode_update(payload: bytes, codec: Codec, layout: Layout, job: Job) -> Update:
-    """The update of a job as its client describes it; whether it may be used is the gate's to say."""
-    head, parts = unpack(payload)
-    try:
-        codec, body = Raw() if head.get("raw") else codec, parts.pop("delta")
-        if len(body) != (expected := codec.size(layout, job.compression_rate)):  # also what would decode to too much
-            raise ValueError(f"Δ in {len(body)} bytes, {expected} expected")
-        delta = codec.decode(body, layout).to(job.x.device)
-        extra = {name: _vector(body).to(job.x.device) for name, body in parts.items()}
-        number, version, steps, examples = (int(head[name]) for name in ("job", "version", "steps", "examples"))
-    except Exception as error:  # what a client sends may be anything
-        raise WireError(f"the update cannot be decoded: {error!r}") from error
-    return Update(
-        job=number, client=job.client, version=version, delta=delta, steps=steps,
-        examples=examples, wire_bytes=len(payload), extra=extra,
-    )  # fmt: skip
-
-
-def _raw(vector: Tensor) -> bytes:
-    return vector.detach().cpu().to(torch.float32).numpy().tobytes()
-
-
-def _vector(body: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(body), dtype=torch.float32)
 
 
 def raw_array(body: bytes) -> Array:
@@ -162,8 +91,10 @@ class Flat(Dialect):
         }  # fmt: skip
         if job.compression_rate is not None:
             told["compression_rate"] = job.compression_rate
-        parts = {"x": self._models.get(job.version) or _raw(job.x)}
-        parts |= {name: _raw(value) for name, value in job.extra.items()}
+        if job.taken is not None:
+            told["taken"] = job.taken
+        parts = {"x": self._models.get(job.version) or raw(job.x)}
+        parts |= {name: raw(value) for name, value in job.extra.items()}
         arrays = ArrayRecord({name: raw_array(body) for name, body in parts.items()})
         return RecordDict({MODEL: arrays, JOB: ConfigRecord(told)})
 
@@ -172,12 +103,12 @@ class Flat(Dialect):
         told: dict[str, Any] = dict(content.config_records[JOB])
         arrays = content.array_records[MODEL]
         body = arrays["x"].data
-        x = self.download.decode(body, self.layout) if told["coded"] else _vector(body)
-        extra = {name: _vector(array.data) for name, array in arrays.items() if name != "x"}
+        x = self.download.decode(body, self.layout) if told["coded"] else vector(body)
+        extra = {name: vector(array.data) for name, array in arrays.items() if name != "x"}
         return Job(
             id=int(told["id"]), client=int(told["client"]), version=int(told["version"]), x=x,
             steps=int(told["steps"]), seed=int(told["seed"]), rate=float(told["rate"]),
-            compression_rate=told.get("compression_rate"), extra=extra,
+            compression_rate=told.get("compression_rate"), extra=extra, taken=told.get("taken"),
         )  # fmt: skip
 
     def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:

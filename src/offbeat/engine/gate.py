@@ -40,6 +40,12 @@ class Gate(Options):
     beyond_staleness: Literal["refuse", "shrink"] = "refuse"
     """What becomes of a staler update: `shrink` multiplies Δ by (1 + max_staleness)/(1 + τ)."""
 
+    @property
+    def picky(self) -> bool:
+        """Whether an update that makes sense may be refused."""
+        bounds = ((self.max_norm, self.beyond_norm), (self.max_staleness, self.beyond_staleness))
+        return any(bound is not None and beyond == "refuse" for bound, beyond in bounds)
+
     def examine(self, job: Job, update: Update, tau: int, beside: Mapping[str, int], doubtful: bool) -> Update | Reason:
         """The update as it may be used, or why it may not be.
 

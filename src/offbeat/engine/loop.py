@@ -14,7 +14,7 @@ from offbeat.engine.dispatch import Anarchic, Dispatch
 from offbeat.engine.events import Arrival, Outcome, Tick, Transport
 from offbeat.engine.gate import Gate
 from offbeat.engine.pool import Pool
-from offbeat.messages import Job, record
+from offbeat.messages import Job, Update, record
 from offbeat.seeds import key, onward
 from offbeat.world import Always, World
 
@@ -44,12 +44,16 @@ class Loop:
         gate: Gate | None = None,
         beside: Mapping[str, int] | None = None,
         outgoing: Callable[[Tensor, int], Tensor] = lambda x, version: x,
+        keeping: bool = False,
     ) -> None:
         self.algorithm, self.dispatch, self.world, self.transport = algorithm, dispatch, world, transport
         self.terms = terms  # for each client
         self.half = half  # the server's half of what clients send beside Δ
         self.gate, self.beside = gate or Gate(), beside or {}  # sizes of what comes beside Δ
         self.outgoing = outgoing  # x as it goes out
+        # Clients that keep something have to know which of their updates were let in, where not all of them are.
+        self.keeping = keeping and (transport.doubtful or self.gate.picky)
+        self.taken: dict[int, int] = {}  # the last such job of each client
         self.seed = seed
         self._job_key = key(seed, "job")
         self.pool = Pool(clients, seed)
@@ -83,11 +87,7 @@ class Loop:
                 if isinstance(update, str):
                     refused = update
                 else:
-                    aggregated = dispatch.accepts(job)
-                    if aggregated:
-                        algorithm.receive(job, update)
-                    if self.half is not None:  # what a client has changed at its end holds also when it is late
-                        self.half.receive(update)
+                    aggregated = self._take(job, update)
             elif event.unreadable:
                 refused = "unreadable"
             dispatch.freed(job, isinstance(event, Arrival) and refused is None)
@@ -104,6 +104,17 @@ class Loop:
             self._join(event.client)
         self._send(freed)
         return Outcome(now, event, staleness, aggregated, stepped, refused)
+
+    def _take(self, job: Job, update: Update) -> bool:
+        """An update that was let in; True when it is in time for the algorithm."""
+        aggregated = self.dispatch.accepts(job)
+        if aggregated:
+            self.algorithm.receive(job, update)
+        if self.half is not None:  # what a client has changed at its end holds also when it is late
+            self.half.receive(update)
+        if self.keeping:
+            self.taken[job.client] = job.id
+        return aggregated
 
     def _remember(self) -> None:
         """Keep the new version for those that will start from it."""
@@ -168,7 +179,8 @@ class Loop:
             terms = self.terms(client)
             steps = world.steps(self.seed, terms.steps, client, seed, now)
             peer_seconds, compression = steps * terms.peer_seconds, terms.compression_rate
-            jobs.append(Job(number, client, version, x, steps, seed, rate, peer_seconds, compression, extra))
+            taken = self.taken.get(client, 0) if self.keeping else None
+            jobs.append(Job(number, client, version, x, steps, seed, rate, peer_seconds, compression, extra, taken))
         self.jobs += len(jobs)
         return jobs
 
@@ -182,6 +194,7 @@ class Loop:
             "out": sorted(self.out),
             "asleep_until": self.asleep_until,
             "models": list(self.models),
+            "taken": self.taken,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -193,5 +206,5 @@ class Loop:
         if self.half is not None:
             self.half.load_state_dict(state["half"])
         self.jobs, self.asleep_until = state["jobs"], state["asleep_until"]
-        self.out = set(state["out"])
+        self.out, self.taken = set(state["out"]), state["taken"]
         self.models.extend(state["models"])

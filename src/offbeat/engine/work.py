@@ -19,6 +19,7 @@ from offbeat.messages import Job, Update
 from offbeat.seeds import key, stream
 from offbeat.vector import Layout
 
+Undo = tuple[int, dict[str, Tensor | None]]  # a client's last job, and what it kept before that
 Precision = Literal["float32", "tf32", "bfloat16"]
 
 
@@ -26,7 +27,9 @@ class Work:
     """The data lives on the device as it is stored, and is gathered by index; runs on the same data share it.
 
     What clients keep between two jobs (control variates, the error of their code) lives here, one row a client that has
-    any.  A client keeps it when it has trained; a job that is lost is never trained and changes nothing.
+    any.  A client keeps it when it has trained; a job that is lost is never trained and changes nothing.  Where an
+    update may be lost or refused after that, the next job says so (`Job.taken`), and the client goes back to what it
+    kept before: otherwise SCAFFOLD's c would no longer be the mean of the c_i.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Work:
         self.x, self.y = data.dataset.on(device)
         self.buffers = Layout.of_buffers(self.module, _changing(self.module, data.dataset.prepare(self.x[:2])))
         self.kept: dict[str, dict[int, Tensor]] = {name: {} for name in (*rule.keeps, "error")}
+        self.undo: dict[int, Undo] = {}
 
     def steps(self, client: int) -> int:
         return self.rule.local_steps(self.data.size(client))
@@ -122,10 +126,14 @@ class Work:
 
     def kept_by(self, job: Job) -> State:
         """What the rule finds kept by the job's client."""
+        self._recall(job)
         return {name: self.kept[name].get(job.client, torch.zeros_like(job.x)) for name in self.rule.keeps}
 
     def update(self, job: Job, delta: Tensor, sent: State, kept: State) -> Update:
         """A trained job's result as a message."""
+        self._recall(job)
+        if job.taken is not None:
+            self.undo[job.client] = job.id, {name: rows.get(job.client) for name, rows in self.kept.items()}
         for name, value in kept.items():
             self.kept[name][job.client] = value
         coded = delta if job.client in self.forgers else self.coded(job, delta)
@@ -133,6 +141,15 @@ class Work:
             job=job.id, client=job.client, version=job.version, delta=coded, steps=job.steps,
             examples=self.data.size(job.client), wire_bytes=self.upload_bytes(job), extra=sent,
         )  # fmt: skip
+
+    def _recall(self, job: Job) -> None:
+        """Back to what the client kept before its last job, if the server has not taken what came of it."""
+        last, before = self.undo.pop(job.client, (job.taken, {}))
+        for name, value in before.items() if last != job.taken else ():
+            if value is None:
+                self.kept[name].pop(job.client, None)
+            else:
+                self.kept[name][job.client] = value
 
     def diverged(self, job: Job) -> DivergenceError:
         """What a result that is not finite ends in."""
@@ -152,10 +169,10 @@ class Work:
         return carried
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kept": self.kept}
+        return {"kept": self.kept, "undo": self.undo}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kept = state["kept"]
+        self.kept, self.undo = state["kept"], state["undo"]
 
 
 def _changing(module: nn.Module, inputs: Tensor) -> list[str]:

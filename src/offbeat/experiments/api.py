@@ -22,7 +22,7 @@ from offbeat.experiments.folder import Origin, read_json
 from offbeat.experiments.interrupt import interruptible
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource
 from offbeat.experiments.result import Result, Watch
-from offbeat.experiments.run import Run
+from offbeat.experiments.run import Run, settle
 from offbeat.experiments.setting import setting
 from offbeat.models import Model
 from offbeat.track import Callback
@@ -171,6 +171,7 @@ def continue_(
     if (folder / "trips.jsonl").is_file():
         raise RunFolderError(f"{folder} is of a deployment; the `offbeat deploy` that began it goes on with it")
     if (folder / "summary.json").is_file():
+        settle(folder)
         raise RunFolderError(f"{folder} is finished: {read_json(folder / 'summary.json')['rounds']} rounds")
     with interruptible() as interrupted:
         return alone(reopen(experiment, interrupted, folder, data_dir, watch, callbacks))

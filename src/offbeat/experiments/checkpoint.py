@@ -19,7 +19,7 @@ from offbeat.errors import RunFolderError
 from offbeat.experiments.folder import write_json
 
 KEEP = 2
-FORMAT = 1
+FORMAT = 2
 
 
 def save(folder: pathlib.Path, state: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ def load(folder: pathlib.Path, device: str) -> dict[str, Any] | None:
 def clear(folder: pathlib.Path) -> None:
     """A finished run needs none."""
     for path in folder.iterdir():
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _numbers(folder: pathlib.Path) -> list[int]:

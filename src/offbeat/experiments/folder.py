@@ -76,6 +76,10 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     return value
 
 
+def write_status(path: pathlib.Path, state: str, origin: Origin, **more: Any) -> None:
+    write_json(path / "status.json", {"state": state, **more, **asdict(origin), **environment()})
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where on this machine a run took what it needs beside its config."""
@@ -99,10 +103,12 @@ class UpdateLog:
         """Open for appending after the first `rows` rows; what is behind them is dropped."""
         self.rows = rows
         self._pending: list[tuple[Any, ...]] = []
-        self._file: BinaryIO = path.open("r+b" if path.exists() else "w+b")
-        self._file.truncate(len(self._header()) + rows * UPDATE.itemsize)
-        self._write_header()
-        self._file.seek(0, os.SEEK_END)
+        with contextlib.ExitStack() as opened:
+            self._file: BinaryIO = opened.enter_context(path.open("r+b" if path.exists() else "w+b"))
+            self._file.truncate(len(self._header()) + rows * UPDATE.itemsize)
+            self._write_header()
+            self._file.seek(0, os.SEEK_END)
+            opened.pop_all()
 
     def append(self, row: tuple[Any, ...]) -> None:
         self._pending.append(row)
@@ -120,8 +126,10 @@ class UpdateLog:
             self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        self.flush()
-        self._file.close()
+        try:
+            self.flush()
+        finally:
+            self._file.close()
 
     def _header(self) -> bytes:
         header = io.BytesIO()
@@ -141,39 +149,44 @@ class RunFolder:
 
     def __init__(self, path: pathlib.Path, metrics_bytes: int, update_rows: int, origin: Origin | None = None) -> None:
         self.path = path
-        self._lock = (path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise RunFolderError(f"another process is at work in {path}") from None
         self.created = False  # by this very run, not by one that it goes on with
         self._new: list[pathlib.Path] = []  # folders that this run has made, innermost first
-        self.origin = origin or Origin.of(path)
-        metrics = path / "metrics.jsonl"
-        self._metrics: BinaryIO = metrics.open("r+b" if metrics.exists() else "w+b")
-        self._metrics.truncate(metrics_bytes)
-        self._metrics.seek(0, os.SEEK_END)
-        self.updates = UpdateLog(path / "updates.npy", update_rows)
+        with contextlib.ExitStack() as opened:
+            self._lock = opened.enter_context((path / ".lock").open("w"))
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunFolderError(f"another process is at work in {path}") from None
+            self.origin = origin or Origin.of(path)
+            metrics = path / "metrics.jsonl"
+            self._metrics: BinaryIO = opened.enter_context(metrics.open("r+b" if metrics.exists() else "w+b"))
+            self._metrics.truncate(metrics_bytes)
+            self._metrics.seek(0, os.SEEK_END)
+            self.updates = UpdateLog(path / "updates.npy", update_rows)
+            opened.pop_all()
 
     @classmethod
     def create(
         cls, path: pathlib.Path, config: str, origin: Origin, setting: Mapping[str, Any] | None = None
     ) -> RunFolder:
-        """Begin a new run."""
-        if _taken(path):
+        """Begin a new run.  The config, which makes it a run folder, is written last: what has one can be resumed."""
+        if _taken(path) and not _barely_begun(path):
             hint = f"; continue it with: offbeat resume {path}" if (path / "config.toml").is_file() else ""
             raise RunFolderError(f"{path} exists and is not empty{hint}")
         new = [place for place in (path, *path.parents) if not place.exists()]
         try:
-            (path / "checkpoint").mkdir(parents=True, exist_ok=True)
-            write_atomic(path / "config.toml", config.encode())
-            if setting is not None:
-                write_atomic(path / SETTING, json.dumps(setting).encode())
-            folder = cls(path, 0, 0, origin)
-            folder.created, folder._new = True, new
+            with contextlib.ExitStack() as opened:
+                (path / "checkpoint").mkdir(parents=True, exist_ok=True)
+                folder = opened.enter_context(contextlib.closing(cls(path, 0, 0, origin)))
+                folder.created, folder._new = True, new
+                if setting is not None:
+                    write_atomic(path / SETTING, json.dumps(setting).encode())
+                folder.status("running")
+                write_atomic(path / "config.toml", config.encode())
+                opened.pop_all()
             return folder
         except OSError as error:
+            _clear(path)
             _remove(new)
             raise RunFolderError(f"cannot write into {path}: {error.strerror}") from error
 
@@ -187,19 +200,21 @@ class RunFolder:
         self.updates.flush()
 
     def status(self, state: str, **more: Any) -> None:
-        write_json(self.path / "status.json", {"state": state, **more, **asdict(self.origin), **environment()})
+        write_status(self.path, state, self.origin, **more)
 
     def close(self) -> None:
-        self._metrics.close()
-        self.updates.close()
-        (self.path / ".lock").unlink(missing_ok=True)
-        self._lock.close()
+        """All of it, also when one of the files can no longer be written."""
+        with contextlib.ExitStack() as files:
+            files.callback(self._lock.close)
+            files.callback((self.path / ".lock").unlink, missing_ok=True)
+            files.callback(self.updates.close)
+            files.callback(self._metrics.close)
 
     def discard(self) -> None:
         """Leave nothing behind."""
-        self.close()
-        for place in self.path.iterdir():
-            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        with contextlib.suppress(OSError):
+            self.close()
+        _clear(self.path)
         _remove(self._new)
 
 
@@ -229,6 +244,22 @@ def _taken(path: pathlib.Path) -> bool:
         return path.exists() and (not path.is_dir() or any(path.iterdir()))
     except OSError as error:
         raise RunFolderError(f"cannot look into {path}: {error.strerror}") from error
+
+
+def _barely_begun(path: pathlib.Path) -> bool:
+    """Whether this is all that a process has left that was killed while it made a run folder."""
+    ours = {"checkpoint", ".lock", "metrics.jsonl", "updates.npy", "status.json", SETTING, ".config.toml.part",
+            ".status.json.part", f".{SETTING}.part"}  # fmt: skip
+    found = {place.name: place for place in path.iterdir()} if path.is_dir() else {}
+    empty = "metrics.jsonl" not in found or not found["metrics.jsonl"].stat().st_size
+    return "checkpoint" in found and found.keys() <= ours and empty and not any(found["checkpoint"].iterdir())
+
+
+def _clear(path: pathlib.Path) -> None:
+    """Remove what lies in a folder, as far as that can be done."""
+    for place in path.iterdir() if path.is_dir() else ():
+        with contextlib.suppress(OSError):
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
 
 
 def _remove(places: list[pathlib.Path]) -> None:

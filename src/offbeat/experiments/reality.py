@@ -68,7 +68,7 @@ class Reality:
         beside = dict.fromkeys(work.rule.sends, x.numel()) | ({BUFFERS: work.buffers.dim} if work.buffers.names else {})
         loop = Loop(
             algorithm, dispatch, self.world, transport, clients, self.terms, experiment.seed, half, experiment.gate,
-            beside, self.outgoing,
+            beside, self.outgoing, bool(work.rule.keeps) or experiment.compression.error_feedback,
         )  # fmt: skip
         algorithm.start(x, clients, self.seed(algorithm), assembly.world.availability.probability_of, dispatch.updates)
         if half is not None:

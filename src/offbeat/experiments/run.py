@@ -24,7 +24,16 @@ from offbeat.engine.executors.base import Outcome as Trained
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
 from offbeat.experiments import checkpoint, privacy
 from offbeat.experiments.experiment import Assembly
-from offbeat.experiments.folder import STATUS, Origin, RunFolder, name_of, write_atomic, write_json
+from offbeat.experiments.folder import (
+    STATUS,
+    Origin,
+    RunFolder,
+    name_of,
+    read_json,
+    write_atomic,
+    write_json,
+    write_status,
+)
 from offbeat.experiments.reality import MEMORY, Carrier, Reality
 from offbeat.experiments.result import Glance, Result, Tally, Watch
 from offbeat.messages import Job, Update
@@ -184,9 +193,7 @@ class Run:
             self._save_model()
             self.folder.close()
             write_json(self.folder.path / "summary.json", summary)
-            shutil.rmtree(self.folder.path / MEMORY, ignore_errors=True)
-            self.folder.status("finished")
-            checkpoint.clear(self.folder.path / "checkpoint")
+            settle(self.folder.path)
         self.audience.ended(Ending("finished", summary))
         return Result(self.loop.algorithm.x, summary, self.metrics, self.folder.path if self.folder else None)
 
@@ -278,10 +285,18 @@ class Run:
     def open(self, path: pathlib.Path, config: str, origin: Origin, setting: Mapping[str, Any] | None = None) -> None:
         """Begin a new run folder."""
         self.folder = RunFolder.create(path, config, origin, setting)
-        self.folder.status("running")
 
     def reopen(self, path: pathlib.Path) -> None:
         """Go on where the newest whole checkpoint ends; at the beginning when there is none."""
+        try:
+            self._reopen(path)
+        except OSError as error:
+            if self.folder:
+                with contextlib.suppress(OSError):
+                    self.folder.close()
+            raise RunFolderError(f"cannot go on in {path}: {error.strerror}") from error
+
+    def _reopen(self, path: pathlib.Path) -> None:
         (path / "checkpoint").mkdir(exist_ok=True)
         state = checkpoint.load(path / "checkpoint", self.experiment.device)
         lines: list[str] = []
@@ -333,6 +348,15 @@ class Run:
             self.assembly.work.buffers.write(module, buffers)
         tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
         write_atomic(self.folder.path / "model.safetensors", save(tensors))
+
+
+def settle(path: pathlib.Path) -> None:
+    """What is left to do when there is a summary, if anything: a run may have been killed at that moment."""
+    if read_json(path / "status.json").get("state") == "finished":
+        return
+    shutil.rmtree(path / MEMORY, ignore_errors=True)
+    checkpoint.clear(path / "checkpoint")
+    write_status(path, "finished", Origin.of(path))
 
 
 def _updates(trained: Sequence[Trained]) -> list[Update]:

@@ -18,6 +18,7 @@ from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.folder import SWEEP, read_json, write_json
 from offbeat.experiments.interrupt import interruptible
 from offbeat.experiments.result import Result, Watch
+from offbeat.experiments.run import settle
 from offbeat.track import Callback
 
 TOGETHER = 16  # runs at once, most
@@ -115,7 +116,10 @@ def _finished(folder: pathlib.Path, experiment: Experiment) -> dict[str, Any] | 
     known = folder / "config.toml"
     if known.is_file() and not _same(config.parse(config.read(known)), experiment):
         raise RunFolderError(f"{folder} holds another experiment; give the sweep another --out")
-    return read_json(folder / "summary.json") if (folder / "summary.json").is_file() else None
+    if not (folder / "summary.json").is_file():
+        return None
+    settle(folder)
+    return read_json(folder / "summary.json")
 
 
 def _pools(cells: Sequence[Cell], data_dir: api.Path | None) -> list[list[Cell]]:

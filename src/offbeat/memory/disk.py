@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import mmap
+import os
 import pathlib
 import shutil
 import tempfile
@@ -114,7 +115,7 @@ class Disk(Memory):
         grown = max(16, self._slots * 3 // 2)
         self._map = None  # it goes when nobody looks into it any more
         with self._file().open("ab") as file:
-            file.truncate(grown * self._row)
+            _reserve(file.fileno(), grown * self._row)
         self._free += range(grown - 1, self._slots, -1)
         fresh, self._slots = self._slots, grown
         return fresh
@@ -149,3 +150,12 @@ class Disk(Memory):
             self._map.flush()
             self._map.madvise(mmap.MADV_DONTNEED)
             self._touched = nbytes
+
+
+def _reserve(file: int, size: int) -> None:
+    """Make a file so long.  Where the system can, its blocks are there from now on: a disk that is full is an error
+    here, not a signal that kills the process when it writes to the map."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)

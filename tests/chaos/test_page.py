@@ -1,0 +1,34 @@
+"""The page on reliability is made of what campaigns have found."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.chaos import deployment, page
+
+from offbeat.chaos.invariants import INVARIANTS
+
+
+def test_the_page_is_made_of_the_results() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run: python benchmarks/chaos/page.py"
+
+
+def test_every_file_was_run_and_nothing_was_lost() -> None:
+    found = {file.stem: json.loads(file.read_text()) for file in page.RESULTS.glob("*.json")}
+    assert found.pop("deployment")["held"]
+    assert found.keys() == {file.stem for file in page.HERE.glob("*.toml")}
+    assert all(each["held"] for each in found.values())
+    assert all([row["name"] for row in each["invariants"]] == list(INVARIANTS) for each in found.values())
+    assert sum(each["kills"] for each in found.values()) >= 200
+
+
+def test_the_log_of_a_deployment_is_read_as_it_is() -> None:
+    good: list[dict[str, Any]] = [
+        {"sent": 1, "client": 0}, {"sent": 2, "client": 1}, {"arrived": 1}, {"tick": None}, {"sent": 3, "client": 0},
+    ]  # fmt: skip
+    assert deployment.books(good) == {"sent": 3, "arrived": 1, "lost": 0, "in_flight": 2, "wrong": []}
+    assert deployment.books([*good, {"arrived": 1}])["wrong"] == ["job 1 arrived, though nobody waits for it"]
+    assert deployment.books([*good, {"lost": 7}])["wrong"]
+    assert deployment.books([*good, {"sent": 4, "client": 1}])["wrong"]
+    assert deployment.books([*good, {"sent": 5, "client": 2}])["wrong"]
