@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tests.engine.test_executors import NORMED, RULES, SHAPE, built, federated, jobs
 from torch import Tensor, nn
 
 from offbeat.clients import SGD, ClientRule
-from offbeat.data import Federated
+from offbeat.data import Federated, from_arrays
 from offbeat.engine import Work
 from offbeat.engine.executors import Executor, Graphs, Sequential, Vectorised, arithmetic
 from offbeat.engine.executors.choice import why_not
 from offbeat.engine.executors.convolution import stacked_conv2d
 from offbeat.messages import Update
-from offbeat.models import CNN, MLP, Model
+from offbeat.models import CNN, LSTM, MLP, ConvMixer, Model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -42,7 +44,11 @@ def on_gpu(module: nn.Module, rule: ClientRule, data: Federated | None = None) -
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("kind", [Vectorised, Graphs])
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
-@pytest.mark.parametrize("model", [MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "model",
+    [MLP(hidden=(12, 7)), CNN(), ConvMixer(dim=16, depth=2, kernel=3, patch=1, groups=4)],
+    ids=lambda m: type(m).__name__,
+)
 def test_programs_do_what_the_plain_executor_does(
     model: Model, rule: ClientRule, kind: type[Vectorised] | type[Graphs], compiled: bool
 ) -> None:
@@ -73,17 +79,39 @@ def test_what_cannot_be_captured_is_refused() -> None:
     assert why_not("graphs", on_gpu(NORMED, SGD(lr=0.1, batch_size=8), federated(sizes=(8, 20, 42))))
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 3, 8, 9, 5, 2), (2, 4, 16, 32, 12, 3, 1), (2, 4, 3, 8, 12, 5, 0)])
+def test_texts_in_a_stack_and_in_lanes() -> None:
+    """A recurrent layer has kernels of its own on a GPU."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(9, size=(40, 11)), rng.integers(9, size=40)
+    parts = np.split(np.arange(40), [8, 20])
+    data = Federated.of(from_arrays(x, y, x, y, classes=9, vocabulary=9), parts)
+    module, rule = LSTM(embedding=4, hidden=16).build((11,), 9, vocabulary=9), SGD(lr=0.5, epochs=2, batch_size=8)
+
+    def made() -> Work:
+        return Work(copy.deepcopy(module), data, rule, torch.device("cuda"), precision="float32")
+
+    plain = moved(Sequential(made()))
+    for kind, compiled in itertools.product((Vectorised, Graphs), (False, True)):
+        fast = moved(kind(made(), compiled))
+        assert ((fast - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 2, 3, 8, 9, 5, 2, 1), (2, 4, 16, 32, 12, 3, 1, 1), (2, 4, 3, 8, 12, 5, 0, 1), (3, 2, 24, 24, 9, 5, 2, 24),
+     (2, 4, 70, 70, 7, 3, 1, 70)],
+)  # fmt: skip
 def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
-    n, batch, channels, out, size, kernel, padding = shape
+    n, batch, channels, out, size, kernel, padding, groups = shape
     rng = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(n * batch, channels, size, size, device="cuda", generator=rng, requires_grad=True)
-    weight = torch.randn(n, out, channels, kernel, kernel, device="cuda", generator=rng, requires_grad=True)
+    weight = torch.randn(n, out, channels // groups, kernel, kernel, device="cuda", generator=rng, requires_grad=True)
     before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     try:
-        y = stacked_conv2d(x, weight, (padding, padding))
+        y = stacked_conv2d(x, weight, (padding, padding), groups)
         parts = [
-            nn.functional.conv2d(a, w, padding=padding) for a, w in zip(torch.split(x, batch), weight, strict=True)
+            nn.functional.conv2d(a, w, padding=padding, groups=groups)
+            for a, w in zip(torch.split(x, batch), weight, strict=True)
         ]
         plain, slope = torch.cat(parts), torch.randn(y.shape, device="cuda", generator=rng)
         found = torch.autograd.grad(y, (x, weight), slope)

@@ -13,7 +13,7 @@ from tests.engine.test_executors import RULES, built, jobs, work
 from torch import Tensor
 
 from offbeat.clients import SGD, ClientRule
-from offbeat.engine.executors import Sequential
+from offbeat.engine.executors import Sequential, probe
 from offbeat.engine.executors.convolution import cropped
 from offbeat.engine.executors.program import LADDER, Compiled, Program, Programs, padded
 from offbeat.engine.executors.stacked import Stack
@@ -128,3 +128,14 @@ def test_less_padding_is_a_crop(padding: tuple[int, int]) -> None:
     full = torch.nn.functional.conv2d(x, w, padding=2)
     expected = torch.nn.functional.conv2d(x, w, padding=padding)
     torch.testing.assert_close(cropped(full, w, padding), expected)
+
+
+def test_only_much_work_is_worth_compiling() -> None:
+    """2·(12·7 + …) calculations for each of a batch's examples, times steps."""
+    w = work(built(MLP(hidden=(12, 7))), SGD(lr=0.1, batch_size=8))
+    products = [(p.shape[0], p.shape[1]) for p in w.module.parameters() if p.ndim == 2]
+    batch = len(w.plans([jobs(w)[0]])[0][0, 0])
+    each = 2 * batch * sum(a * b for a, b in products)
+    enough = int(probe.WORTH_COMPILING / each) + 1
+    assert probe.worth_compiling(w, enough)
+    assert not probe.worth_compiling(w, enough - 2)

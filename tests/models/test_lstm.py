@@ -25,16 +25,20 @@ def under_torch_s_names(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_mathematics_of_torch_s_lstm(count: int) -> None:
+def test_the_mathematics_of_torch_s_lstm(count: int, device: str) -> None:
     """Scores and every gradient, in double precision, so that only the order of additions differs."""
-    module = LSTM(embedding=5, hidden=7, layers=count).build((11,), 4, vocabulary=9).double()
+    module = LSTM(embedding=5, hidden=7, layers=count).build((11,), 4, vocabulary=9).double().to(device)
     assert isinstance(module, nn.Sequential)
     own = under_torch_s_names(module)
-    other = nn.LSTM(5, 7, num_layers=count, batch_first=True).double()
+    other = nn.LSTM(5, 7, num_layers=count, batch_first=True).double().to(device)
     other.load_state_dict(own)
     theirs = dict(other.named_parameters())
-    tokens = torch.randint(9, (6, 11), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(9, (6, 11), generator=torch.Generator().manual_seed(0)).to(device)
     mine = module(tokens)
     expected = module[-1](other(module[0](tokens))[0][:, -1])
     torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)

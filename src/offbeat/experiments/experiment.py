@@ -216,7 +216,7 @@ class Experiment(Options):
         )
         network = self.algorithm.network()
         if network is None:
-            name, rates = choose(self.executor, work, busy or min(data.clients, 10), self.rounds)
+            name, rates = choose(self.executor, work, self.together(data.clients), self.rounds)
             evaluator = Evaluator(work, self.evaluation.batch_size)
             return Assembly(self, world, name, EXECUTORS[name](work), evaluator, rates)
         self._check_network(network, work)
@@ -226,6 +226,10 @@ class Experiment(Options):
         except ConfigError as error:
             raise error.within("algorithm.topology") from None
         return Assembly(self, world, "vectorised", gossip, Evaluator(work, self.evaluation.batch_size))
+
+    def together(self, clients: int) -> int:
+        """About how many jobs are trained at once, and at most in a round of most dispatches."""
+        return getattr(self.dispatch, "concurrency", 0) or min(clients, 10)
 
     def _check_network(self, network: Network, work: Work) -> None:
         """Clients that talk to each other step together: as many plain steps of everybody, all models stacked."""
@@ -340,6 +344,12 @@ class Assembly:
             self.executor_name, str(work.device), work.precision, work.augment, id(work.data.dataset), str(module),
             work.layout.fingerprint, fixed.hexdigest(),
         )  # fmt: skip
+
+    @property
+    def expected_steps(self) -> int:
+        """About how many local steps the run will have in all."""
+        work, together = self.work, self.experiment.together(self.work.data.clients)
+        return self.experiment.rounds * sum(work.steps(client) for client in range(together))
 
     def terms(self, client: int) -> Terms:
         """What is asked of a client: as the client rule says, or as an algorithm that plans has chosen."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -51,13 +51,12 @@ class LSTM(Model):
 class Layer(nn.Module):
     """One layer of `torch.nn.LSTM`, with its mathematics, its order of gates (i, f, g, o) and its initial weights.
 
-    nn.LSTM itself has neither a rule for `torch.vmap` nor a stacked form; two linear layers and elementwise operations
-    have both.  What the inputs contribute is calculated for all times at once; only h → h has to wait.
+    nn.LSTM itself has neither a rule for `torch.vmap` nor a stacked form; two linear layers and `Recurrence` have both.
+    What the inputs contribute is calculated for all times at once; only h → h has to wait.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.size = hidden
         self.input = nn.Linear(width, 4 * hidden)
         self.hidden = nn.Linear(hidden, 4 * hidden)
         for parameter in self.parameters():
@@ -65,15 +64,86 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, time, width) → the states (batch, time, hidden)."""
+        weight, bias = self.hidden.weight, self.hidden.bias  # (4h, h), or (n, 4h, h) where n models are stacked
         from_input = self.input(x)
-        h = c = torch.zeros_like(from_input[:, 0, : self.size])
-        states = []
-        for now in from_input.unbind(dim=1):
-            i, f, g, o = (now + self.hidden(h)).chunk(4, dim=-1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            h = torch.sigmoid(o) * torch.tanh(c)
-            states.append(h)
-        return torch.stack(states, dim=1)
+        gates = from_input.view(*weight.shape[:-2], -1, *from_input.shape[1:]) + bias[..., None, None, :]
+        states: Tensor = _recur(gates, weight.to(gates.dtype))
+        return states.reshape(*x.shape[:2], -1)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # every time would be compiled by itself, which takes minutes
+def _recur(gates: Tensor, weight: Tensor) -> Tensor:
+    states: Tensor = Recurrence.apply(gates.movedim(-2, 0).contiguous(), weight)[0]  # type: ignore[no-untyped-call]
+    return states.movedim(0, -2)
+
+
+class Recurrence(torch.autograd.Function):
+    """h_t and c_t from what the inputs say (time, …, 4h) and the weight of h_t−1 (…, 4h, h).
+
+    By hand, since the gradient by the weight is one product over all times instead of one at each, and a time costs two
+    kernels on a GPU.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(from_input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The states h, the gates after their activations, the cells c; all (time, …)."""
+        h = c = torch.zeros_like(from_input[0, ..., : weight.shape[-1]])
+        back = weight.mT
+        states: list[Tensor] = []
+        gates: list[Tensor] = []
+        cells: list[Tensor] = []
+        for z in from_input:
+            h, c, active = _cell(z, h @ back, c)
+            for kept, value in ((states, h), (gates, active), (cells, c)):
+                kept.append(value)
+        return torch.stack(states), torch.stack(gates), torch.stack(cells)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.save_for_backward(inputs[1], *output)
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, by_states: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        weight, states, gates, cells = ctx.saved_tensors
+        before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+        by_h = by_c = torch.zeros_like(states[0])
+        slopes: list[Tensor] = []
+        for t in reversed(range(len(gates))):
+            previous = cells[t - 1] if t else torch.zeros_like(cells[0])
+            slope, by_c = _cell_back(by_states[t] + by_h, by_c, previous, cells[t], gates[t])
+            by_h = slope @ weight
+            slopes.append(slope)
+        by_input = torch.stack(slopes[::-1])
+        times = (by_input.movedim(0, -3).flatten(-3, -2), before.movedim(0, -3).flatten(-3, -2))
+        return by_input, times[0].mT @ times[1]
+
+
+def _cell(z: Tensor, from_h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """h, c and the gates after their activations."""
+    if z.is_cuda:
+        made = torch.ops.aten._thnn_fused_lstm_cell(*(v.flatten(0, -2) for v in (z, from_h, c)))
+        h, c, active = (flat.view(*z.shape[:-1], -1) for flat in made)
+        return h, c, active
+    i, f, g, o = (z + from_h).chunk(4, dim=-1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    c = f * c + i * g
+    return o * c.tanh(), c, torch.cat([i, f, g, o], dim=-1)
+
+
+def _cell_back(by_h: Tensor, by_c: Tensor, before: Tensor, c: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients by what goes into the gates, and by the cell before."""
+    if c.is_cuda:
+        flat = (v.flatten(0, -2) for v in (by_h, by_c, before, c, gates))
+        slope, by_c, _ = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(*flat, False)
+        return slope.view_as(gates), by_c.view_as(c)
+    i, f, g, o = gates.chunk(4, dim=-1)
+    bent = c.tanh()
+    by_c = by_c + by_h * o * (1 - bent * bent)
+    into = by_c * g * i * (1 - i), by_c * before * f * (1 - f), by_c * i * (1 - g * g), by_h * bent * o * (1 - o)
+    return torch.cat(into, dim=-1), by_c * f
 
 
 class Last(nn.Module):

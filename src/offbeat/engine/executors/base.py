@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.clients import ClientRule, State
+from offbeat.engine.executors.probe import worth_compiling
 from offbeat.engine.work import Work
 from offbeat.errors import DivergenceError
 from offbeat.messages import Job, Update
@@ -51,6 +52,7 @@ class Executor(ABC):
         self.peer_bytes = 0  # that clients have sent to each other
         self.bulk = max(1, min(256, BULK_BYTES // (4 * max(1, work.layout.dim))))
         self.sample = self.bulk  # jobs that are enough to tell how fast it is
+        self.compiled = False
         warm_up_malloc()
 
     def upload_bytes(self, job: Job) -> int:
@@ -59,11 +61,16 @@ class Executor(ABC):
     def download_bytes(self, job: Job) -> int:
         return self.work.download_bytes(job)
 
+    def expect(self, steps: int) -> None:
+        """Be told how many local steps will come in all: a few are not worth compiling."""
+        self.compiled = self.compiled and worth_compiling(self.work, steps)
+
     def state_dict(self) -> dict[str, Any]:
-        return self.work.state_dict()
+        return self.work.state_dict() | {"compiled": self.compiled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.work.load_state_dict(state)
+        self.compiled = state.get("compiled", self.compiled)
 
     def train(self, jobs: Sequence[Job]) -> list[Update]:
         """The update of every job, in the order of the jobs; one that diverges stops the run."""

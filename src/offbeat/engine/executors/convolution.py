@@ -18,17 +18,19 @@ TRITON = importlib.util.find_spec("triton") is not None
 
 
 def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
-    """Whether the kernels here can do it: on a GPU, stride 1, odd kernels that do not make the image larger."""
+    """Whether the kernels here can do it: on a GPU, stride 1, odd kernels that do not make the image larger, all
+    channels with all or each with itself."""
     within = all(k % 2 == 1 and p <= k // 2 for k, p in zip(weight.shape[-2:], padding, strict=True))
-    plain = groups == 1 and set(stride) == {1} and set(dilation) == {1}
+    plain = (groups == 1 or groups == x.shape[1] == weight.shape[1]) and set(stride) == {1} and set(dilation) == {1}
     return TRITON and x.is_cuda and within and plain and x.dtype in (torch.float32, torch.bfloat16)
 
 
-def stacked_conv2d(x: Tensor, weight: Tensor, padding: Any) -> Tensor:
-    """(n·B, C, H, W) with kernels (n, O, C, kh, kw) → (n·B, O, H', W'), both channels-last."""
+def stacked_conv2d(x: Tensor, weight: Tensor, padding: Any, groups: int = 1) -> Tensor:
+    """(n·B, C, H, W) with kernels (n, O, C/groups, kh, kw) → (n·B, O, H', W'), both channels-last."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    out: Tensor = _convolve(x.contiguous(memory_format=torch.channels_last), weight)
+    convolve = _convolve if groups == 1 else _depthwise
+    out: Tensor = convolve(x.contiguous(memory_format=torch.channels_last), weight)
     return cropped(out, weight, padding)
 
 
@@ -82,6 +84,37 @@ def _(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
     return x.new_empty((n, g.shape[1], x.shape[1], kh, kw), dtype=torch.float32)
 
 
+@torch.library.custom_op("offbeat::depthwise", mutates_args=())
+def _depthwise(x: Tensor, weight: Tensor) -> Tensor:
+    from offbeat.engine.executors import kernels
+
+    n, channels, _, kh, kw = weight.shape
+    out = _images(x, channels)
+    kernels.depthwise(x, weight.reshape(n, channels, kh * kw).transpose(1, 2).contiguous(), out, kh, kw)
+    return out
+
+
+@_depthwise.register_fake
+def _(x: Tensor, weight: Tensor) -> Tensor:
+    return _images(x, weight.shape[1])
+
+
+@torch.library.custom_op("offbeat::depthwise_weight", mutates_args=())
+def _depthwise_weight(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
+    from offbeat.engine.executors import kernels
+
+    images, channels, height, width = x.shape
+    parts = max(1, min(images // n * height * width // 1024, 2048 // (n * kh * kw)))
+    sums = torch.empty((parts, n, kh * kw, channels), dtype=torch.float32, device=x.device)
+    kernels.depthwise_weight_gradient(x, g, sums, kh, kw)
+    return sums.sum(0).transpose(1, 2).reshape(n, channels, 1, kh, kw)
+
+
+@_depthwise_weight.register_fake
+def _(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
+    return x.new_empty((n, x.shape[1], 1, kh, kw), dtype=torch.float32)
+
+
 def _multiply(x: Tensor, table: Tensor, kh: int, kw: int) -> Tensor:
     from offbeat.engine.executors import kernels
 
@@ -110,4 +143,12 @@ def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
     return by_x, _convolve_weight(x, g, weight.shape[0], weight.shape[3], weight.shape[4])
 
 
+def _depthwise_gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
+    x, weight = ctx.saved_tensors
+    g = g.to(x.dtype).contiguous(memory_format=torch.channels_last)
+    by_x = _depthwise(g, weight.flip(3, 4)) if ctx.needs_input_grad[0] else None
+    return by_x, _depthwise_weight(x, g, weight.shape[0], weight.shape[3], weight.shape[4])
+
+
 _convolve.register_autograd(_gradients, setup_context=_save)
+_depthwise.register_autograd(_depthwise_gradients, setup_context=_save)

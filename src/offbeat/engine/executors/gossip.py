@@ -17,6 +17,7 @@ from torch import Tensor
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import rho
 from offbeat.engine.executors.base import Outcome, Task, replayable
+from offbeat.engine.executors.program import Compiled, gradient_of
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
 from offbeat.messages import Job
@@ -35,7 +36,9 @@ class Gossip(Vectorised):
             np.array([i for i in range(self.clients) if network.cluster(i, self.clients) == k])
             for k in range(network.clusters)
         ]
-        self.matrix = self._matrix(self.groups, seed)
+        matrix = self._matrix(self.groups, seed)
+        self.matrix, self.exchange = matrix.to(work.device), self._bytes(matrix)
+        self._fused: Compiled | None = None
         self.peer_bytes = 0
         self.rounds = 0
         self.models: Tensor | None = None  # of rules that do not restart from x
@@ -132,7 +135,7 @@ class Gossip(Vectorised):
 
     def _step(self, y: Tensor, x: Tensor, batch: Tensor, weight: Tensor, index: Tensor, rate: float) -> Tensor:
         rule = self.work.rule
-        g = self.stack.gradient(y, batch, weight)
+        g = self._gradient(y.detach().requires_grad_(), batch, weight)
         if self.network.local == "rule":
             return rule.step(y, g, x, rule.lr * rate, {})[0]
         beta1, beta2, epsilon = ADAM
@@ -144,9 +147,16 @@ class Gossip(Vectorised):
         t = self.taken + 1
         return y - rule.lr * rate * (m[index] / (1 - beta1**t)) / ((v[index] / (1 - beta2**t)).sqrt() + epsilon)
 
+    def _gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
+        if not self.compiled:
+            return self.stack.gradient(y, batch, weight)
+        self._fused = self._fused or Compiled(self.stack.loss, gradient_of)
+        g: Tensor = self._fused(y, batch, weight)
+        return g
+
     def _mix(self, models: Tensor, chosen: Any) -> Tensor:
         if not self.network.adapted:
-            self.peer_bytes += self._bytes(self.matrix)
+            self.peer_bytes += self.exchange
             return self.matrix.to(models) @ models
         groups = [np.intersect1d(chosen, group) for group in self.groups]
         matrix = self._matrix(groups, key(self.seed, self.rounds, self.taken))

@@ -81,7 +81,7 @@ class Lane:
 class Graphs(Executor):
     def __init__(self, work: Work, compiled: bool = True) -> None:
         super().__init__(work)
-        self.compiled = compiled
+        self.compiled = compiled and work.device.type == "cuda"
         self.lanes = [Lane(work) for _ in range(LANES)]
         self.mixes = mixes_examples(work)  # then a short batch may not be padded
         self.bulk = min(self.bulk, 4 * LANES)

@@ -104,6 +104,56 @@ def _weights_by_channel(
 
 
 @triton.jit
+def _depthwise(
+    x, table, out, pixels, H, W,
+    C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """out[m, c] = Σ_tap x[m + tap, c]·table[tap, c] for a tile of one client's pixels: each channel by itself."""
+    client = tl.program_id(1)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    c = tl.program_id(2) * BC + tl.arange(0, BC)
+    row, column = (m // W) % H, m % W
+    start = client.to(tl.int64) * pixels
+    image = x + start * C
+    kernel = table + client.to(tl.int64) * KH * KW * C
+    total = tl.zeros((BM, BC), dtype=tl.float32)
+    for tap in tl.static_range(KH * KW):
+        dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
+        inside = (m < pixels) & (row + dy >= 0) & (row + dy < H) & (column + dx >= 0) & (column + dx < W)
+        place = (m + dy * W + dx)[:, None] * C + c[None, :]
+        a = tl.load(image + place, mask=inside[:, None] & (c[None, :] < C), other=0.0)
+        b = tl.load(kernel + tap * C + c, mask=c < C, other=0.0)
+        total += a.to(tl.float32) * b.to(tl.float32)[None, :]
+    kept = (m[:, None] < pixels) & (c[None, :] < C)
+    tl.store(out + (start + m[:, None]) * C + c[None, :], total.to(out.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _depthwise_weights(
+    x, g, sums, pixels, share, clients, H, W,
+    C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """sums[part, tap, c] = Σ_m x[m + tap, c]·g[m, c] over the pixels m of a part of one client's batch."""
+    tap = tl.program_id(0)
+    client, part = tl.program_id(1) % clients, tl.program_id(1) // clients
+    c = tl.program_id(2) * BC + tl.arange(0, BC)
+    dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
+    start = client.to(tl.int64) * pixels
+    image, slope = x + start * C, g + start * C
+    total = tl.zeros((BM, BC), dtype=tl.float32)
+    for m0 in range(0, share, BM):
+        m = part * share + m0 + tl.arange(0, BM)
+        row, column = (m // W) % H, m % W
+        inside = (m < pixels) & (row + dy >= 0) & (row + dy < H) & (column + dx >= 0) & (column + dx < W)
+        kept = inside[:, None] & (c[None, :] < C)
+        a = tl.load(image + (m + dy * W + dx)[:, None] * C + c[None, :], mask=kept, other=0.0)
+        b = tl.load(slope + m[:, None] * C + c[None, :], mask=kept, other=0.0)
+        total += a.to(tl.float32) * b.to(tl.float32)
+    place = ((part * clients + client).to(tl.int64) * KH * KW + tap) * C + c
+    tl.store(sums + place, tl.sum(total, axis=0), mask=c < C)
+
+
+@triton.jit
 def _turn(x, out, area, C: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
     """(image, pixel, channel) → (image, channel, pixel)."""
     start = tl.program_id(0).to(tl.int64) * area * C
@@ -139,6 +189,26 @@ def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, n: int, kh: int, kw: int
     grid = (triton.cdiv(taps, bk), n * parts, triton.cdiv(out, bn))
     kernel[grid](x, g, sums, pixels, share, n, height, width, channels, out, kh, kw, bm, bn, bk, precision,
                  num_warps=4, num_stages=3)  # fmt: skip
+
+
+def depthwise(x: Tensor, table: Tensor, out: Tensor, kh: int, kw: int) -> None:
+    """Images and out (n·B, C, H, W), channels-last; table (n, kh·kw, C)."""
+    images, channels, height, width = x.shape
+    n = len(table)
+    pixels = images // n * height * width
+    bc = min(64, triton.next_power_of_2(channels))
+    grid = (triton.cdiv(pixels, 64), n, triton.cdiv(channels, bc))
+    _depthwise[grid](x, table, out, pixels, height, width, channels, kh, kw, 64, bc, num_warps=4)
+
+
+def depthwise_weight_gradient(x: Tensor, g: Tensor, sums: Tensor, kh: int, kw: int) -> None:
+    """Images and slopes (n·B, C, H, W), channels-last; sums (parts, n, kh·kw, C)."""
+    images, channels, height, width = x.shape
+    parts, n = sums.shape[:2]
+    pixels, bm, bc = images // n * height * width, 32, min(64, triton.next_power_of_2(channels))
+    share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
+    grid = (kh * kw, n * parts, triton.cdiv(channels, bc))
+    _depthwise_weights[grid](x, g, sums, pixels, share, n, height, width, channels, kh, kw, bm, bc, num_warps=4)
 
 
 def _turned(x: Tensor) -> Tensor:

@@ -58,8 +58,8 @@ class Program:
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
         advance = _advance(self.rule, tuple(state))
-        self._plain = _gradient(loss)
-        self._gradient = Compiled(loss, _gradient) if compiled else self._plain
+        self._plain = gradient_of(loss)
+        self._gradient = Compiled(loss, gradient_of) if compiled else self._plain
         self._advance = Compiled(advance) if compiled else advance
         # Captured where it will be replayed: cuBLAS has a workspace for each stream, which two lanes must not share.
         self._stream = stream
@@ -163,7 +163,7 @@ class Programs:
         return program
 
 
-def _gradient(loss: Loss) -> Loss:
+def gradient_of(loss: Loss) -> Loss:
     def gradient(y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         (g,) = torch.autograd.grad(loss(y, batch, weight), y)
         return g

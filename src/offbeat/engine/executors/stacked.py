@@ -103,18 +103,23 @@ def _plain(layer: nn.Module) -> bool:
 class _Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         n, out, _ = self.weight.shape
-        weight, rows = self.weight, x.reshape(n, -1, x.shape[-1])
-        if torch.is_autocast_enabled(x.device.type):
-            low = torch.get_autocast_dtype(x.device.type)
-            weight, rows = weight.to(low), rows.to(low)
-        y: Tensor = _Product.apply(rows, weight)  # type: ignore[no-untyped-call]
+        y = _product(x.reshape(n, -1, x.shape[-1]), self.weight)
         if self.bias is not None:
             y = y + self.bias[:, None]
         return y.reshape(*x.shape[:-1], out)
 
 
+def _product(rows: Tensor, weight: Tensor) -> Tensor:
+    """rows·weightᵀ of every client, in low precision where that is asked for."""
+    if torch.is_autocast_enabled(rows.device.type):
+        low = torch.get_autocast_dtype(rows.device.type)
+        weight, rows = weight.to(low), rows.to(low)
+    y: Tensor = _Product.apply(rows, weight)  # type: ignore[no-untyped-call]
+    return y
+
+
 class _Product(torch.autograd.Function):
-    """rows·weightᵀ of every client.  Left to autograd, the weight's gradient would come transposed."""
+    """Left to autograd, the weight's gradient would come transposed."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
@@ -134,9 +139,12 @@ class _Conv2d(nn.Conv2d):
 
     def products(self, x: Tensor) -> Tensor:
         n, out = self.weight.shape[:2]
-        if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
-            return convolution.stacked_conv2d(x, self.weight, self.padding)
         batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
+        if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
+            if self.kernel_size != (1, 1) or self.groups > 1:
+                return convolution.stacked_conv2d(x, self.weight, self.padding, self.groups)
+            y = _product(x.permute(0, 2, 3, 1).reshape(n, -1, channels), self.weight.flatten(2))
+            return y.view(n * batch, height, width, out).permute(0, 3, 1, 2)  # channels-last
         side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
         y = conv2d(side, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
         return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])

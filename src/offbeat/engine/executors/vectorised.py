@@ -30,7 +30,7 @@ class Vectorised(Executor):
 
     def __init__(self, work: Work, compiled: bool = True) -> None:
         super().__init__(work)
-        self.stack, self.compiled = Stack(work), compiled
+        self.stack, self.compiled = Stack(work), compiled and work.device.type == "cuda"
         self.programs = Programs()
         self.stream = torch.cuda.Stream() if work.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         cached = CACHE_BYTES // (4 * max(1, work.layout.dim))
