@@ -23,7 +23,7 @@ from offbeat.engine import (
     Tick,
 )
 from offbeat.seeds import stream
-from offbeat.world import Bernoulli, Constant, Exponential, HalfNormal, LogNormal, Speeds, UniformSteps, World
+from offbeat.world import Bernoulli, Constant, Exponential, LogNormal, Speeds, UniformSteps, World
 
 CLIENTS = 40
 

@@ -61,7 +61,8 @@ def engine(
     options = {k: v for k, v in (("concurrency", concurrency), ("buffer", min(buffer, concurrency))) if k in names}
     dispatch, world = kind(**options), World(delay=HalfNormal())
     transport = Simulated(world, NoTraining(dim), seed=0)
-    loop = Loop(rule, dispatch, world, transport, clients, lambda _: Terms(10), seed=0)
+    terms = Terms(10)
+    loop = Loop(rule, dispatch, world, transport, clients, lambda _: terms, seed=0)
     started = time.perf_counter()
     rule.start(torch.zeros(dim), clients)
     loop.start()

@@ -324,7 +324,8 @@ class Assembly:
     executor: Executor
     evaluate: Evaluator
     rates: dict[str, float] = field(default_factory=dict)  # client-steps a second of those that were tried
-    _chosen: dict[int, Terms] = field(default_factory=dict)
+    _chosen: dict[int, Terms] = field(default_factory=dict)  # by client
+    _alike: dict[int, Terms] = field(default_factory=dict)  # by steps
 
     @property
     def work(self) -> Work:
@@ -355,11 +356,17 @@ class Assembly:
         """What is asked of a client: as the client rule says, or as an algorithm that plans has chosen."""
         algorithm = self.experiment.algorithm
         if not algorithm.plans:
-            network = algorithm.network()
-            return Terms(self.work.steps(client), network.seconds_per_step if network is not None else 0.0)
+            return self._terms(self.work.steps(client))
         if client not in self._chosen:
             self._chosen[client] = self._choose(client)
         return self._chosen[client]
+
+    def _terms(self, steps: int) -> Terms:
+        """Those for so many steps; most clients have the same."""
+        if steps not in self._alike:
+            network = self.experiment.algorithm.network()
+            self._alike[steps] = Terms(steps, network.seconds_per_step if network is not None else 0.0)
+        return self._alike[steps]
 
     def _choose(self, client: int) -> Terms:
         algorithm, dispatch = self.experiment.algorithm, self.experiment.dispatch
