@@ -71,7 +71,8 @@ class Loop:
         """Handle one event."""
         algorithm, dispatch, transport = self.algorithm, self.dispatch, self.transport
         event, now = transport.receive(), transport.now
-        freed, joins, staleness, aggregated, refused = None, None, 0, False, None
+        freed, joins, refused = None, None, None
+        staleness, arrived, aggregated = 0, False, False
         if isinstance(event, Tick):
             joins = event.client
         else:
@@ -80,14 +81,13 @@ class Loop:
                 return Outcome(now, event, 0, False, False, "unasked")
             self.out.remove(job.id)
             self.pool.release(freed)
-            arrived = isinstance(event, Arrival)
-            if arrived:
+            if isinstance(event, Arrival):
                 staleness = algorithm.tau(job)
                 update = self.gate.examine(job, event.update, staleness, algorithm.x, self.beside, transport.doubtful)
                 if isinstance(update, str):
-                    refused, arrived = update, False
+                    refused = update
                 else:
-                    aggregated = dispatch.accepts(job)
+                    arrived, aggregated = True, dispatch.accepts(job)
                     if aggregated:
                         algorithm.receive(job, update)
                     if self.half is not None:  # what a client has changed at its end holds also when it is late
