@@ -44,6 +44,15 @@ def onward(k: int, number: int) -> int:
     return z ^ (z >> 31)
 
 
+def onwards(k: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """onward(k, n) for every n ≥ 0."""
+    z = np.uint64((k + _GOLDEN) & _MASK) ^ numbers.astype(np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    out: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return out
+
+
 def uniform(k: int) -> float:
     """A number in [0, 1) with 53 random bits: those of onward(k, 0), written out, because most hashes are made here."""
     z = (k + _GOLDEN) & _MASK

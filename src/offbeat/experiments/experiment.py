@@ -20,7 +20,21 @@ from offbeat.algorithms.network import Network
 from offbeat.algorithms.optimisers import Plain
 from offbeat.clients import CLIENTS, SGD, ClientRule, Dyn
 from offbeat.compression import Compression, RandomK, Raw, TopK
-from offbeat.data import DATASETS, IID, Augment, ByOwner, Dataset, Digits, Federated, Partition, Source, data_dir
+from offbeat.data import (
+    DATASETS,
+    IID,
+    Augment,
+    ByOwner,
+    Dataset,
+    Digits,
+    Divided,
+    Federated,
+    Partition,
+    Population,
+    Sampled,
+    Source,
+    data_dir,
+)
 from offbeat.data.preparing import preparing
 from offbeat.engine import (
     DISPATCHES,
@@ -58,7 +72,7 @@ class Data(Options):
     augment: Augment | None = None
     """What is done to the images of every batch in training."""
 
-    def load(self, folder: pathlib.Path, seed: int) -> Federated:
+    def load(self, folder: pathlib.Path, seed: int) -> Divided:
         """Read the data and divide it; the division depends on the seed."""
         dataset = _read(self.source, folder)
         if self.augment is not None:
@@ -73,6 +87,8 @@ class Data(Options):
         clients = self.clients or fixed or (len(np.unique(marks)) if isinstance(self.partition, ByOwner) else None)
         if clients is None:
             raise ConfigError("missing: how many clients?", key="data.clients")
+        if isinstance(self.partition, Sampled):
+            return Population(dataset, clients, self.partition, key(seed, "partition"))
         if clients > len(dataset.y):
             raise ConfigError(f"{clients} clients for {len(dataset.y)} examples: at most one each", key="data.clients")
         try:
@@ -187,7 +203,7 @@ class Experiment(Options):
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
         data = self.data.load(data_dir(folder), self.seed)
-        world = replace(self.world, availability=self.world.availability.among(data.label_counts()))
+        world = replace(self.world, availability=self.world.availability.among(data.label_counts))
         world.check(data.clients)
         if isinstance(self.algorithm, FedAvgIS) and not all(
             map(world.availability.probability_of, range(data.clients))
