@@ -191,10 +191,14 @@ def extrapolated(found: dict[str, Any]) -> str:
 
 
 def measured(found: dict[str, Any]) -> str:
-    loads = [row["load"] for part in ("bar", "populations", "busy", "dimensions", "runs", "server") for row in found[part]]
+    loads = [
+        row["load"] for part in ("bar", "populations", "busy", "dimensions", "runs", "server") for row in found[part]
+    ]
     bar = found["bar"]
     best = max(bar, key=lambda row: row["per_processor_second"])
-    growth = ", ".join(f"{max(0.0, cost):.3g} up to {power(clients)}" for clients, cost in idle_bytes(found["populations"]))
+    growth = ", ".join(
+        f"{max(0.0, cost):.3g} up to {power(clients)}" for clients, cost in idle_bytes(found["populations"])
+    )
     runs = [
         [row["name"], f"{row['seconds']:.0f} s", f"{row['processor_seconds']:.0f} s", size(row["peak"]),
          size(row["folder_bytes"]), f"{row['report_seconds']:.1f} s", f"{100 * row['accuracy']:.1f} %"]

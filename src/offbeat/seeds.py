@@ -54,7 +54,7 @@ def onwards(k: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def uniform(k: int) -> float:
-    """A number in [0, 1) with 53 random bits: those of onward(k, 0), written out, because most hashes are made here."""
+    """A number in [0, 1) with 53 random bits: those of onward(k, 0), written out, for it is called most."""
     z = (k + _GOLDEN) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -66,7 +66,8 @@ class Bernoulli(Availability):
     """Seconds of a slot."""
 
     def span(self, client: int, client_key: int, now: float) -> Span:
-        return uniform(key(client_key, "awake", self._slot(now))) < self.probability_of(client), self.next_change(now)
+        slot = self._slot(now)
+        return uniform(key(client_key, "awake", slot)) < self.probability_of(client), (slot + 1) * self.slot
 
     def next_change(self, now: float) -> float:
         return (self._slot(now) + 1) * self.slot
