@@ -30,6 +30,7 @@ from offbeat.engine import Arrival, Simulated
 from offbeat.experiments import bench, checkpoint, presets
 from offbeat.experiments.api import execute
 from offbeat.experiments.config import parse
+from offbeat.memory import MEMORIES, Memory
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "scale.json", ROOT / "docs" / "scale.md"
@@ -40,12 +41,16 @@ POPULATIONS = tuple((10**n, 100, 1_000) for n in range(3, 9))
 BUSY = tuple((1_000_000, 10**n, 1_000) for n in range(2, 6))
 DIMENSIONS = tuple((100_000, 100, 10**n) for n in range(3, 8))
 SERVER = {10**4: (50, 10), 10**5: (50, 10), 10**6: (20, 10), 10**7: (8, 4), 10**8: (1, 1)}  # d: clients, a step
-MEMORIES = ("dense", "quantised", "disk")
+KINDS = ("dense", "quantised", "disk")
 RUNS: dict[str, dict[str, Any]] = {
     "CA²FL, on disk, 64 MB of it in RAM": {"name": "ca2fl", "memory": {"name": "disk", "budget_mb": 64.0}},
     "CA²FL, 4 bit": {"name": "ca2fl", "memory": {"name": "quantised", "bits": 4}},
     "FedBuff": {"name": "fedbuff"},
 }
+
+MODEL = 330  # parameters of the preset's model
+SEEN = 100_000
+PARTS = ("bar", "populations", "busy", "dimensions", "runs", "seen", "server")
 
 Row = dict[str, Any]
 
@@ -101,6 +106,21 @@ def server(memory: str, dim: int) -> Row:
     }  # fmt: skip
 
 
+def seen(memory: str) -> Row:
+    """RAM for each client that is in a memory, beside its numbers, with the preset's model."""
+    options = {"budget_mb": 8.0} if memory == "disk" else {}
+    kept: Memory = MEMORIES[memory](**options)
+    kept.start(torch.zeros(MODEL), 10**8)
+    before = resident()
+    for first in range(0, SEEN, 100):
+        kept.replace([(client, torch.randn(MODEL)) for client in range(first, first + 100)], lambda place: place)
+    return {"memory": memory, "bytes": (resident() - before) / SEEN}
+
+
+def resident() -> int:
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def million(name: str, trace: str | None) -> Row:
     """The preset, in a run folder as any other, and a report on it."""
     table = tomllib.loads(presets.text("million"))
@@ -136,7 +156,8 @@ def measure(trace: str | None) -> dict[str, Any]:
         "busy": [alone(engine, *setting) for setting in BUSY],
         "dimensions": [alone(engine, *setting) for setting in DIMENSIONS],
         "runs": [alone(million, name, trace) for name in RUNS],
-        "server": [alone(server, memory, dim) for dim in SERVER for memory in MEMORIES],
+        "seen": [alone(seen, memory) for memory in KINDS],
+        "server": [alone(server, memory, dim) for dim in SERVER for memory in KINDS],
     }  # fmt: skip
 
 
@@ -179,26 +200,36 @@ def idle_bytes(rows: list[Row]) -> list[tuple[int, float]]:
 def extrapolated(found: dict[str, Any]) -> str:
     """10⁸ clients, of which a tenth were seen: what is measured a client, times their number."""
     largest, base = found["populations"][-1], found["populations"][0]
-    columns, saved = 12 * 10**8, 16 * 10**7
-    return (
-        f"A population of 10⁸ is in the table: {size(largest['peak'])}, of which {size(base['peak'])} are Python and torch. "
-        f"Its columns can grow to 12 bytes a client, {size(columns)}, once every page of them was touched, and no further. "
-        f"A checkpoint has 16 bytes for each client that was ever moved: {size(saved)} when a tenth of 10⁸ has been "
-        "drawn. On top comes what a rule keeps for clients that were *seen*: with a memory on disk about 100 bytes of RAM "
-        f"and 4·d of disk each, so that CA²FL with d = 330 and 10⁷ seen clients needs {size(10**9)} of RAM and "
-        f"{size(4 * 330 * 10**7)} of disk; with a packed memory d/2 bytes and about 1.5 kB for the row's Python objects."
-    )
+    ram = {row["memory"]: row["bytes"] for row in found["seen"]}
+    columns, clients, part = 12, 10**8, 10**7
+    return f"""A population of 10⁸ is in the table: {size(largest["peak"])}, of which {
+        size(base["peak"])
+    } are Python, torch and
+the loop. Its columns can grow to {columns} bytes a client, {
+        size(columns * clients)
+    }, when all their pages have been touched.
+A checkpoint has 16 bytes for each client that was ever moved: {
+        size(16 * part)
+    } when a tenth of them has been drawn. On top
+comes what a rule keeps for clients that were *seen*. CA²FL with the preset's {MODEL} parameters, measured with {
+        SEEN:,}:
+
+{
+        table(
+            ["memory", "RAM a seen client", "10⁷ seen clients", "on disk"],
+            [
+                [name, size(cost), size(cost * part), size(4 * MODEL * part) if name == "disk" else ""]
+                for name, cost in ram.items()
+            ],
+        )
+    }"""
 
 
 def measured(found: dict[str, Any]) -> str:
-    loads = [
-        row["load"] for part in ("bar", "populations", "busy", "dimensions", "runs", "server") for row in found[part]
-    ]
-    bar = found["bar"]
-    best = max(bar, key=lambda row: row["per_processor_second"])
-    growth = ", ".join(
-        f"{max(0.0, cost):.3g} up to {power(clients)}" for clients, cost in idle_bytes(found["populations"])
-    )
+    loads = [row["load"] for part in PARTS for row in found[part]]
+    bar, paged = found["bar"], idle_bytes(found["populations"])
+    rates = ", ".join(f"{row['per_processor_second']:,.0f}" for row in bar)
+    growth = ", ".join(f"{max(0.0, cost):.3g} up to {power(clients)}" for clients, cost in paged)
     runs = [
         [row["name"], f"{row['seconds']:.0f} s", f"{row['processor_seconds']:.0f} s", size(row["peak"]),
          size(row["folder_bytes"]), f"{row['report_seconds']:.1f} s", f"{100 * row['accuracy']:.1f} %"]
@@ -209,33 +240,33 @@ def measured(found: dict[str, Any]) -> str:
     availability = "replayed from FedScale's trace" if first["traced"] else "that of the preset"
     hot = {(row["memory"], row["dim"]): row for row in found["server"]}
     arrivals = [
-        [power(dim), *(f"{hot[m, dim]['per_second']:,.3g} ({hot[m, dim]['copies']:.1f}×)" for m in MEMORIES),
+        [power(dim), *(f"{hot[m, dim]['per_second']:,.3g} ({hot[m, dim]['copies']:.1f}×)" for m in KINDS),
          *(size(hot[m, dim]["bytes"]) for m in ("dense", "quantised")), str(SERVER[dim][0]), str(SERVER[dim][1])]
         for dim in SERVER
     ]  # fmt: skip
     return f"""{BEGIN}
 
-Commit {found["commit"]}, {found["cpus"]} cores ({found["machine"]}), {size(found["memory"])}, Python {found["python"]}, torch
-{found["torch"]}, one thread. Other work was on the machine: its load was {min(loads):.1f} to {max(loads):.1f} when measurements
-began, so events are counted by the seconds of the processor that they took, and even those vary by a factor of up to two.
+Commit {found["commit"]}, {found["cpus"]} cores ({found["machine"]}), {size(found["memory"])}, Python {found["python"]},
+torch {found["torch"]}, one thread. The machine was shared: its load was {min(loads):.1f} to {max(loads):.1f} when
+measurements began. So events are counted by the processor's seconds, and even those vary by a factor of two.
 
 ## A million clients
 
-`offbeat run preset:million`: logistic regression on synthetic data, {first["clients"]:,} clients, {first["busy"]:,} of them busy,
-{first["updates"]:,} updates; availability is {availability}. Peaks include Python and torch, about 300 MB.
+`offbeat run preset:million`: logistic regression on synthetic data, {first["clients"]:,} clients, {first["busy"]:,}
+of them busy, {first["updates"]:,} updates; availability is {availability}. Peaks include Python and torch, 300 MB.
 
 {table(head, runs)}
 
 ## The engine
 
-FedBuff, no training, a step at every tenth arrival. The goal was 50,000 events/s with {BAR[0]:,} clients, {BAR[1]:,} of them
-busy and {BAR[2]:,} parameters: {", ".join(f"{row['per_processor_second']:,.0f}" for row in bar)} in three processes, {size(best["peak"])}.
+FedBuff, no training, a step at every tenth arrival. With {BAR[0]:,} clients, {BAR[1]:,} of them busy and {BAR[2]:,}
+parameters, in three processes: {rates} events/s at a peak of {size(bar[0]["peak"])}. The goal was 50,000.
 
 **Clients** ({POPULATIONS[0][1]} busy, d = {POPULATIONS[0][2]:,}):
 
 {costs(found["populations"], "N", "clients")}
 
-Bytes a client more: {growth}. The goal was 200.
+Bytes for each client more: {growth}. The goal was 200 at most.
 
 **Busy clients** (N = {power(BUSY[0][0])}, d = {BUSY[0][2]:,}):
 
@@ -245,19 +276,19 @@ Bytes a client more: {growth}. The goal was 200.
 
 {costs(found["dimensions"], "d", "dim")}
 
-The models that jobs in flight started from are what a large d costs: about M_c/M versions of 4·d bytes, M being the arrivals a step.
+What a large d costs is the models that jobs in flight have started from: some M_c/M versions of 4·d bytes, M being
+the arrivals a step.
 
 ## A hundred million clients
 
 {extrapolated(found)}
 
-Assumed: clients are drawn uniformly; the time an event takes does not depend on N, as in the table but for caches; data is
-`sampled`, which stores nothing for a client; delay and availability are laws or traces, not one number a client (a list of 10⁸
-numbers is 3.2 GB).
+Assumed: clients are drawn uniformly; an event takes the same time whatever N is, as in the table but for the caches;
+the data is `sampled`, which stores nothing for a client; delay and availability are laws or traces, not a number for each.
 
 ## Arrivals a second at the server
 
-CA²FL, every client in the memory; in brackets in how many copies of the bytes that an arrival must touch
+CA²FL, every client in the memory; in brackets the time in copies of the bytes that an arrival must touch
 ([benchmarks](benchmarks.md#what-an-arrival-costs-the-server)). Best of several steps.
 
 {table(["d", "dense", "4 bit", "disk", "a dense row", "a 4-bit row", "clients", "arrivals a step"], arrivals)}
