@@ -230,6 +230,20 @@ comes what a rule keeps for clients that were *seen*. CA²FL with the preset's {
     }"""
 
 
+def again(found: dict[str, Any]) -> str:
+    """Rows that were measured a second time, with what came out the first time."""
+    first = {(row["memory"], row["dim"]): figure(row["per_second"]) for row in found.get("server_before", [])}
+    if not first:
+        return ""
+    rows = [[power(dim), *(first[kind, dim] for kind in KINDS)] for dim in SERVER if (KINDS[0], dim) in first]
+    return f"""
+These rows were measured twice: at first with three steps, too few on a shared machine, then with eight, as the script does
+now. The second is above. The first, in arrivals a second:
+
+{table(["d", "dense", "4 bit", "disk"], rows)}
+"""
+
+
 def measured(found: dict[str, Any]) -> str:
     loads = [row["load"] for part in PARTS for row in found[part]]
     bar, paged = found["bar"], idle_bytes(found["populations"])
@@ -299,7 +313,7 @@ CA²FL, every client in the memory; in brackets the time in copies of the bytes 
 ([benchmarks](benchmarks.md#what-an-arrival-costs-the-server)). Best of several steps.
 
 {table(["d", "dense", "4 bit", "disk", "a dense row", "a 4-bit row", "clients", "arrivals a step"], arrivals)}
-
+{again(found)}
 {END}"""
 
 
