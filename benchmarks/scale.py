@@ -237,8 +237,8 @@ def again(found: dict[str, Any]) -> str:
         return ""
     rows = [[power(dim), *(first[kind, dim] for kind in KINDS)] for dim in SERVER if (KINDS[0], dim) in first]
     return f"""
-These rows were measured twice: at first with three steps, too few on a shared machine, then with eight, as the script does
-now. The second is above. The first, in arrivals a second:
+These rows were measured twice: at first with three steps, too few on a shared machine, then with eight, as the script
+does now. The second is above. The first, in arrivals a second:
 
 {table(["d", "dense", "4 bit", "disk"], rows)}
 """
