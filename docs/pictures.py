@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 import offbeat as ob
 from offbeat.data import Digits, Partition, data_dir
-from offbeat.experiments.experiment import Data
+from offbeat.experiments.data import Data
 from offbeat.models import LR
 from offbeat.seeds import key
 from offbeat.world import ByLabel, Constant, Delay, HalfNormal, LogNormal, Mix, Speeds, Trip

@@ -19,7 +19,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from offbeat.algorithms import Algorithm
 from offbeat.data import Source
 from offbeat.experiments.config import CHOICES
-from offbeat.experiments.experiment import Data, Experiment
+from offbeat.experiments.data import Data
+from offbeat.experiments.experiment import Experiment
 from offbeat.options import Bound, Options, hints
 
 NUMBERS = {int: "whole number", float: "number"}

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from offbeat.seeds import exponential, key, normal, onward, stream, torch_stream, uniform, uniforms
+from offbeat.seeds import exponential, key, normal, onward, onwards, stream, torch_stream, uniform, uniforms
 
 N = 100_000
 KEYS = [key(0, "moments", n) for n in range(N)]
@@ -62,6 +62,11 @@ def test_many_uniform_numbers_at_once_are_the_same(k: int, count: int) -> None:
 @given(PATHS, st.integers(-(2**65), 2**65))
 def test_a_key_goes_on_where_another_ends(path: tuple[int | str, ...], number: int) -> None:
     assert onward(key(*path), number) == key(*path, number)
+
+
+@given(st.integers(-(2**65), 2**65), st.lists(st.integers(0, 2**62), min_size=1, max_size=5))
+def test_many_keys_go_on_at_once(k: int, numbers: list[int]) -> None:
+    assert onwards(k, np.array(numbers)).tolist() == [onward(k, n) for n in numbers]
 
 
 def test_uniform_is_splitmix64() -> None:

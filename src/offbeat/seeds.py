@@ -44,9 +44,21 @@ def onward(k: int, number: int) -> int:
     return z ^ (z >> 31)
 
 
+def onwards(k: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """onward(k, n) for every n ≥ 0."""
+    z = np.uint64((k + _GOLDEN) & _MASK) ^ numbers.astype(np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    out: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return out
+
+
 def uniform(k: int) -> float:
-    """A number in [0, 1) with 53 random bits."""
-    return (onward(k, 0) >> 11) * 2.0**-53
+    """A number in [0, 1) with 53 random bits: those of onward(k, 0), written out, for it is called most."""
+    z = (k + _GOLDEN) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((z ^ (z >> 31)) >> 11) * 2.0**-53
 
 
 def uniforms(k: int, count: int) -> list[float]:

@@ -84,4 +84,4 @@ def test_what_is_damaged_is_refused(name: str) -> None:
             came = decode_update(damaged, Raw(), layout, job)
         except WireError:
             continue
-        assert isinstance(ob.Gate().examine(job, came, 0, {}, True), str)
+        assert isinstance(ob.Gate().examine(job, came, 0, job.x, {}, True), str)

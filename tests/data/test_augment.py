@@ -12,7 +12,7 @@ import offbeat as ob
 from offbeat.data import AUGMENTS, CropFlip, from_arrays
 from offbeat.errors import ConfigError
 from offbeat.experiments import config
-from offbeat.experiments.experiment import Data
+from offbeat.experiments.data import Data
 from offbeat.seeds import stream
 
 

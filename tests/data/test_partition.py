@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from offbeat.data import IID, PARTITIONS, ByOwner, Classes, Dirichlet, Partition, Quantity
+from offbeat.data import IID, PARTITIONS, ByOwner, Classes, Dirichlet, Partition, Quantity, Sampled
 from offbeat.data.partition import _top_up
 from offbeat.errors import ConfigError
 
@@ -81,6 +81,7 @@ def test_names() -> None:
         ("iid", IID),
         ("natural", ByOwner),
         ("quantity", Quantity),
+        ("sampled", Sampled),
     ]
 
 

@@ -11,11 +11,11 @@ from tests.data.made_up import Serve, md5
 from tests.support import SHARED
 
 import offbeat as ob
-from offbeat.data import Dataset, Federated, Shakespeare
+from offbeat.data import Dataset, Divided, Shakespeare
 from offbeat.data.text import CHARACTERS, cut, encode, speeches, windows
 from offbeat.errors import ConfigError, DataError
 from offbeat.experiments import config
-from offbeat.experiments.experiment import Data
+from offbeat.experiments.data import Data
 from offbeat.models import LR, LSTM
 
 PLAY = """First Citizen:
@@ -135,7 +135,7 @@ def owned() -> Dataset:
     return ob.from_arrays(x, y, x, y, vocabulary=6, owners=np.repeat([3, 8, 9], 10))
 
 
-def load(dataset: Dataset, clients: int | None, seed: int = 0) -> Federated:
+def load(dataset: Dataset, clients: int | None, seed: int = 0) -> Divided:
     from offbeat.experiments.own import OwnSource
 
     return Data(source=OwnSource(make=dataset), clients=clients, partition=ob.ByOwner()).load(pathlib.Path(), seed)

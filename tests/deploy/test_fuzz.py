@@ -36,7 +36,7 @@ def taken(payload: bytes, codec: str) -> str:
         update = decode_update(payload, CODECS[codec](), LAYOUT, JOB)
     except WireError:
         return "unreadable"
-    verdict = Gate(max_norm=1e3).examine(JOB, update, 0, BESIDE, True)
+    verdict = Gate(max_norm=1e3).examine(JOB, update, 0, X, BESIDE, True)
     if isinstance(verdict, Update):
         assert verdict.delta.shape == X.shape
         assert bool(torch.isfinite(verdict.delta).all())

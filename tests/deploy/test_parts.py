@@ -58,7 +58,7 @@ def test_what_the_server_reads_is_what_the_code_carries(name: str) -> None:
     assert 0 < head < 200, "what travels is the code and a small head"
     for other in (job(x[:-1]), Job(8, 2, 3, x, 5, 0), Job(7, 2, 4, x, 5, 0)):
         told = decode_update(payload, codec, LAYOUT, other)
-        assert Gate().examine(other, told, 0, {"c": LAYOUT.dim}, True) in {"another job", "wrong size"}
+        assert Gate().examine(other, told, 0, other.x, {"c": LAYOUT.dim}, True) in {"another job", "wrong size"}
     with pytest.raises(WireError, match="checksum"):
         decode_update(payload[:-1], codec, LAYOUT, asked)
 

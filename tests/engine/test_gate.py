@@ -52,14 +52,14 @@ BAD: list[tuple[Update, Reason]] = [
 
 @pytest.mark.parametrize(("bad", "reason"), BAD)
 def test_what_makes_no_sense(bad: Update, reason: Reason) -> None:
-    assert Gate().examine(JOB, GOOD, 0, {}, True) is GOOD
-    assert Gate().examine(JOB, bad, 0, {}, True) == reason
+    assert Gate().examine(JOB, GOOD, 0, JOB.x, {}, True) is GOOD
+    assert Gate().examine(JOB, bad, 0, JOB.x, {}, True) == reason
 
 
 def test_what_has_to_come_beside() -> None:
     sizes = {"c": 4, "buffers": 2}
     both = {"c": torch.ones(4), "buffers": torch.ones(2)}
-    assert Gate().examine(JOB, changed(extra=both), 0, sizes, True).extra is both  # type: ignore[union-attr]
+    assert Gate().examine(JOB, changed(extra=both), 0, JOB.x, sizes, True).extra is both  # type: ignore[union-attr]
     for wrong in (
         {},
         {"c": both["c"]},
@@ -67,31 +67,31 @@ def test_what_has_to_come_beside() -> None:
         both | {"buffers": torch.ones(3)},
         both | {"c": torch.ones(2, 2)},
     ):
-        assert Gate().examine(JOB, changed(extra=wrong), 0, sizes, True) == "wrong extra"
+        assert Gate().examine(JOB, changed(extra=wrong), 0, JOB.x, sizes, True) == "wrong extra"
     odd = both | {"buffers": torch.tensor([1.0, torch.nan])}
-    assert Gate().examine(JOB, changed(extra=odd), 0, sizes, True) == "not finite"
+    assert Gate().examine(JOB, changed(extra=odd), 0, JOB.x, sizes, True) == "not finite"
 
 
 def test_a_number_of_steps_that_was_not_asked_for_is_free() -> None:
     """A Flower app does as many as it likes."""
     free = dataclasses.replace(JOB, steps=0)
-    assert Gate().examine(free, changed(steps=1000), 0, {}, True).steps == 1000  # type: ignore[union-attr]
-    assert Gate().examine(free, changed(steps=10**12), 0, {}, True) == "impossible"
+    assert Gate().examine(free, changed(steps=1000), 0, JOB.x, {}, True).steps == 1000  # type: ignore[union-attr]
+    assert Gate().examine(free, changed(steps=10**12), 0, JOB.x, {}, True) == "impossible"
 
 
 def test_long_updates() -> None:
-    assert Gate(max_norm=2.0).examine(JOB, GOOD, 0, {}, True) is GOOD
-    assert Gate(max_norm=1.9).examine(JOB, GOOD, 0, {}, True) == "too long"
-    short = Gate(max_norm=1.0, beyond_norm="clip").examine(JOB, GOOD, 0, {}, True)
+    assert Gate(max_norm=2.0).examine(JOB, GOOD, 0, JOB.x, {}, True) is GOOD
+    assert Gate(max_norm=1.9).examine(JOB, GOOD, 0, JOB.x, {}, True) == "too long"
+    short = Gate(max_norm=1.0, beyond_norm="clip").examine(JOB, GOOD, 0, JOB.x, {}, True)
     assert isinstance(short, Update)
     torch.testing.assert_close(short.delta, torch.full((4,), 0.5))
     assert torch.equal(GOOD.delta, torch.ones(4)), "an update's tensors are never changed"
 
 
 def test_stale_updates() -> None:
-    assert Gate(max_staleness=3).examine(JOB, GOOD, 3, {}, True) is GOOD
-    assert Gate(max_staleness=3).examine(JOB, GOOD, 4, {}, True) == "too stale"
-    less = Gate(max_staleness=3, beyond_staleness="shrink").examine(JOB, GOOD, 7, {}, True)
+    assert Gate(max_staleness=3).examine(JOB, GOOD, 3, JOB.x, {}, True) is GOOD
+    assert Gate(max_staleness=3).examine(JOB, GOOD, 4, JOB.x, {}, True) == "too stale"
+    less = Gate(max_staleness=3, beyond_staleness="shrink").examine(JOB, GOOD, 7, JOB.x, {}, True)
     assert isinstance(less, Update)
     torch.testing.assert_close(less.delta, torch.full((4,), 0.5))
 

@@ -17,8 +17,9 @@ from offbeat.engine.executors import Vectorised
 from offbeat.engine.executors.base import Outcome, Task
 from offbeat.errors import DivergenceError, RunFolderError
 from offbeat.experiments import api, checkpoint, config, run
+from offbeat.experiments.data import Data
 from offbeat.experiments.drive import together
-from offbeat.experiments.experiment import Data, Experiment
+from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.own import OwnModel
 from offbeat.experiments.result import Result
 from offbeat.experiments.run import Run

@@ -20,7 +20,8 @@ from offbeat.algorithms.combine import Median, Private
 from offbeat.cli import main
 from offbeat.data import Synthetic
 from offbeat.experiments import api, config, privacy
-from offbeat.experiments.experiment import Data, Experiment
+from offbeat.experiments.data import Data
+from offbeat.experiments.experiment import Experiment
 from offbeat.world import ByLabel, Constant
 
 

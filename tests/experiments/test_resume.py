@@ -19,7 +19,8 @@ import offbeat as ob
 from offbeat.cli import main
 from offbeat.data import Digits
 from offbeat.experiments import api, checkpoint, run
-from offbeat.experiments.experiment import Data, Experiment
+from offbeat.experiments.data import Data
+from offbeat.experiments.experiment import Experiment
 
 CONFIG = """
 rounds = 150

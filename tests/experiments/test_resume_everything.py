@@ -17,7 +17,8 @@ from offbeat.algorithms.staleness import Polynomial
 from offbeat.compression import QSGD, TopK, Uniform
 from offbeat.data import Synthetic
 from offbeat.experiments import api, checkpoint, run
-from offbeat.experiments.experiment import Data, Experiment
+from offbeat.experiments.data import Data
+from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.result import Glance
 from offbeat.memory import Disk, Held
 from offbeat.world import ATTACKS, Battery, Bernoulli, Constant, Devices

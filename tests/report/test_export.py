@@ -16,7 +16,8 @@ import offbeat as ob
 from offbeat.cli import main
 from offbeat.data import Digits
 from offbeat.experiments import api
-from offbeat.experiments.experiment import Data, Experiment
+from offbeat.experiments.data import Data
+from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.folder import STATUS
 from offbeat.experiments.sweep import Sweep
 

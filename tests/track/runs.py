@@ -11,8 +11,9 @@ from typing import Any
 import offbeat as ob
 from offbeat.data import Digits
 from offbeat.experiments import api
+from offbeat.experiments.data import Data
 from offbeat.experiments.drive import alone
-from offbeat.experiments.experiment import Data, Experiment
+from offbeat.experiments.experiment import Experiment
 from offbeat.experiments.result import Glance, Result
 from offbeat.track import Callback
 

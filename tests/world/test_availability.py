@@ -130,11 +130,11 @@ def test_bounds(values: dict[str, float], field: str) -> None:
 
 def test_who_has_which_label_is_awake_how_often() -> None:
     counts = np.array([[5, 1, 0, 0], [0, 2, 0, 3], [0, 0, 4, 1]])
-    majority = ByLabel(least=0.1, slot=2.0).among(counts)
+    majority = ByLabel(least=0.1, slot=2.0).among(lambda: counts)
     assert majority == Bernoulli(probability=(0.1, 1.0, 0.1 + 0.9 * 2 / 3), slot=2.0)
-    smallest = ByLabel(least=0.4, label="smallest").among(counts)
+    smallest = ByLabel(least=0.4, label="smallest").among(lambda: counts)
     assert smallest.probability == pytest.approx((0.4, 0.6, 0.8))
-    assert Always().among(counts) == Always()
+    assert Always().among(lambda: counts) == Always()
 
 
 def test_a_run_whose_availability_depends_on_the_labels() -> None:

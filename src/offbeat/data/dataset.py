@@ -197,13 +197,16 @@ class Federated:
         arrays = [_indices(client, part) for client, part in enumerate(parts)]
         if not arrays:
             raise DataError("the partition has no clients")
-        for client, part in enumerate(arrays):
-            if len(part) == 0:
-                raise DataError(f"data.partition: client {client} has no data: every client needs at least one example")
-            if part.min() < 0 or part.max() >= len(dataset.y):
-                wrong = part.min() if part.min() < 0 else part.max()
-                raise DataError(f"client {client}: index {wrong} in a data set of {len(dataset.y)} examples")
-        return cls(dataset, np.concatenate(arrays), np.cumsum([0, *map(len, arrays)], dtype=np.int64))
+        sizes = np.fromiter(map(len, arrays), dtype=np.int64, count=len(arrays))
+        if not sizes.all():
+            client = int(np.argmin(sizes))
+            raise DataError(f"data.partition: client {client} has no data: every client needs at least one example")
+        order, offsets = np.concatenate(arrays), np.concatenate([[0], np.cumsum(sizes)])
+        outside = np.flatnonzero((order < 0) | (order >= len(dataset.y)))
+        if len(outside):
+            client = int(np.searchsorted(offsets, outside[0], side="right")) - 1
+            raise DataError(f"client {client}: index {order[outside[0]]} in a data set of {len(dataset.y)} examples")
+        return cls(dataset, order, offsets)
 
     @property
     def clients(self) -> int:
@@ -235,9 +238,14 @@ class Federated:
             owners = None if owners is None else torch.cat([owners, owners[copies]])
         return replace(self, dataset=replace(self.dataset, x=x, y=y, owners=owners), order=order)
 
+    def at(self, clients: Sequence[int], positions: Indices) -> Indices:
+        """Positions (…, clients, B) in what these clients have → indices into the data set."""
+        found: Indices = self.order[positions + self.offsets[list(clients)][:, None]]
+        return found
+
     def label_counts(self) -> Indices:
         """(clients, classes): how many examples of each label a client has."""
         owner = np.repeat(np.arange(self.clients), self.sizes)
-        counts = np.zeros((self.clients, self.dataset.classes), dtype=np.int64)
-        np.add.at(counts, (owner, self.dataset.y.numpy()[self.order]), 1)
-        return counts
+        cells = owner * self.dataset.classes + self.dataset.y.numpy()[self.order]
+        counts = np.bincount(cells, minlength=self.clients * self.dataset.classes)
+        return counts.reshape(self.clients, self.dataset.classes)

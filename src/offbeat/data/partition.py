@@ -1,4 +1,4 @@
-"""How a data set is divided among clients.  Every law gives each example to at most one client."""
+"""How a data set is divided among clients.  Every law here gives each example to at most one client."""
 
 from __future__ import annotations
 
@@ -131,12 +131,3 @@ def _top_up(parts: list[Indices], min_size: int, rng: Rng) -> list[Indices]:
             sizes[needy] += moved
             sizes[rich] -= moved
     return parts
-
-
-PARTITIONS: dict[str, type[Partition]] = {
-    "iid": IID,
-    "dirichlet": Dirichlet,
-    "classes": Classes,
-    "quantity": Quantity,
-    "natural": ByOwner,
-}

@@ -61,7 +61,8 @@ class Client:
     def evaluate(self, message: Message) -> Message:
         """The model on the client's own data."""
         job, data = self.wire.job(message.content), self.work.data
-        own = dataclasses.replace(data.dataset, test_x=data.dataset.x[data.order], test_y=data.dataset.y[data.order])
+        has = data.indices(0)
+        own = dataclasses.replace(data.dataset, test_x=data.dataset.x[has], test_y=data.dataset.y[has])
         work = Work(
             self.work.module, dataclasses.replace(data, dataset=own), self.work.rule, self.work.device,
             precision=self.work.precision,
@@ -117,7 +118,7 @@ def own_data(experiment: Experiment, node: dict[str, Any]) -> Federated:
         raise ConfigError("the node's config has neither data nor partition-id", key="node-config")
     whole = experiment.data.load(data_dir(node.get("data-dir")), experiment.seed)
     part = int(node["partition-id"]) % whole.clients
-    return Federated.of(whole.dataset, [whole.order[whole.offsets[part] : whole.offsets[part + 1]]])
+    return Federated.of(whole.dataset, [whole.indices(part)])
 
 
 def _made(name: str) -> Dataset:

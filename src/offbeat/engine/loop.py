@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from offbeat.engine.gate import Gate
 from offbeat.engine.pool import Pool
 from offbeat.messages import Job, Update, record
 from offbeat.seeds import key, onward
-from offbeat.world import Always, World
+from offbeat.world import Always, AsAsked, World
 
 
 @record
@@ -74,8 +75,11 @@ class Loop:
         """Handle one event."""
         algorithm, dispatch, transport = self.algorithm, self.dispatch, self.transport
         event, now = transport.receive(), transport.now
-        freed, staleness, aggregated, refused = None, 0, False, None
-        if not isinstance(event, Tick):
+        freed, joins, refused = None, None, None
+        staleness, arrived, aggregated = 0, False, False
+        if isinstance(event, Tick):
+            joins = event.client
+        else:
             job, freed = event.job, event.job.client
             if job.id not in self.out:
                 return Outcome(now, event, 0, False, False, "unasked")
@@ -83,14 +87,14 @@ class Loop:
             self.pool.release(freed)
             if isinstance(event, Arrival):
                 staleness = algorithm.tau(job)
-                update = self.gate.examine(job, event.update, staleness, self.beside, transport.doubtful)
+                update = self.gate.examine(job, event.update, staleness, algorithm.x, self.beside, transport.doubtful)
                 if isinstance(update, str):
                     refused = update
                 else:
-                    aggregated = self._take(job, update)
+                    arrived, aggregated = True, self._take(job, update)
             elif event.unreadable:
                 refused = "unreadable"
-            dispatch.freed(job, isinstance(event, Arrival) and refused is None)
+            dispatch.freed(job, arrived)
             if dispatch.anarchic:
                 self._idle(freed)
         stepped = dispatch.due(now)
@@ -100,8 +104,8 @@ class Loop:
                 self.half.stepped()
             dispatch.stepped()
             self._remember()
-        if isinstance(event, Tick) and event.client is not None:
-            self._join(event.client)
+        if joins is not None:
+            self._join(joins)
         self._send(freed)
         return Outcome(now, event, staleness, aggregated, stepped, refused)
 
@@ -123,15 +127,17 @@ class Loop:
     def _send(self, freed: int | None) -> None:
         """Fill the open places with clients that are idle and awake; come back later for those that stay open."""
         dispatch, transport = self.dispatch, self.transport
-        if dispatch.open and transport.now >= self.asleep_until:
-            self._dispatch(self._draw(dispatch.open))
-            if dispatch.open:
-                self.asleep_until = self.world.availability.next_change(transport.now)
-                transport.wake(self.asleep_until)
-        elif dispatch.open and freed is not None and self._awake(freed):
-            self.pool.take(freed)
-            self._dispatch([freed])
-        transport.wake(dispatch.wake_at)
+        if dispatch.open:
+            if transport.now >= self.asleep_until:
+                self._dispatch(self._draw(dispatch.open))
+                if dispatch.open:
+                    self.asleep_until = self.world.availability.next_change(transport.now)
+                    transport.wake(self.asleep_until)
+            elif freed is not None and self._awake(freed):
+                self.pool.take(freed)
+                self._dispatch([freed])
+        if dispatch.wake_at < math.inf:
+            transport.wake(dispatch.wake_at)
 
     def _draw(self, count: int) -> list[int]:
         network = self.algorithm.network()
@@ -168,18 +174,22 @@ class Loop:
             self.transport.wake(self.world.wakes(self.seed, client, self.transport.now), client)
 
     def _jobs(self, clients: Sequence[int]) -> list[Job]:
-        world, now, trips, job_key = self.world, self.transport.now, self.pool.trips, self._job_key
+        world, now, terms, dispatch = self.world, self.transport.now, self.terms, self.dispatch
+        trips, job_key = self.pool.trips, self._job_key
         models, newest = self.models, len(self.models) - 1
+        version, x = models[newest]
+        as_asked = isinstance(world.effort, AsAsked)
         rate = self.algorithm.local_rate()
         extra = self.half.extra() if self.half is not None else {}
         jobs = []
         for number, client in enumerate(clients, start=self.jobs + 1):
             seed = onward(onward(job_key, client), trips[client])  # key(seed, "job", client, trip)
-            version, x = models[max(0, newest - self.dispatch.lag(seed)) if newest else 0]
-            terms = self.terms(client)
-            steps = world.steps(self.seed, terms.steps, client, seed, now)
-            peer_seconds, compression = steps * terms.peer_seconds, terms.compression_rate
-            taken = self.taken.get(client, 0) if self.keeping else None
+            if newest:
+                version, x = models[max(0, newest - dispatch.lag(seed))]
+            asked = terms(client)
+            steps = asked.steps if as_asked else world.steps(self.seed, asked.steps, client, seed, now)
+            peer_seconds = steps * asked.peer_seconds
+            compression, taken = asked.compression_rate, self.taken.get(client, 0) if self.keeping else None
             jobs.append(Job(number, client, version, x, steps, seed, rate, peer_seconds, compression, extra, taken))
         self.jobs += len(jobs)
         return jobs

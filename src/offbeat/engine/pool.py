@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from array import array
+import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from offbeat.seeds import key, uniforms
 
 AHEAD = 256  # random numbers that are made at once
-PATIENCE = 32  # random picks before all idle clients are looked through for one that is awake
+PATIENCE = 32  # random picks before all idle clients are looked through for one that is awake, of few clients
+SHARE = 64  # of many, their number over this: picking in vain costs little beside looking through all
 
 
 class Pool:
-    """All clients, idle ones first: drawing one uniformly, taking it and giving it back are O(1)."""
+    """All clients, idle ones first: drawing one uniformly, taking it and giving it back are O(1).
+
+    Nothing is stored for clients that were never moved.  The columns hold by how far the order differs from that of
+    the numbers, zero at first, in pages that the system provides when something else is written into them.
+    """
 
     def __init__(self, clients: int, seed: int) -> None:
-        self.order = array("q", range(clients))
-        self.place = array("q", range(clients))
-        self.trips = array("q", bytes(8 * clients))  # jobs ever given to each client
+        self.clients = clients
+        self.order = _column(clients)  # who stands at a place: the client's number less the place
+        self.place = _column(clients)  # where a client stands: the place less the client's number
+        self.trips = _column(clients)  # jobs ever given to each client
         self.idle = clients
         self.draws = 0
         self._key = key(seed, "draw")
         self._ahead: list[float] = []  # random numbers for the next draws, the last one first
 
     def __len__(self) -> int:
-        return len(self.order)
+        return self.clients
 
     @property
     def busy(self) -> int:
-        return len(self.order) - self.idle
+        return self.clients - self.idle
 
     def draw(self, count: int, awake: Callable[[int], bool] | None, weights: Sequence[float] = ()) -> list[int]:
         """Up to `count` idle clients that are awake, without replacement; they are busy from now on.
@@ -43,39 +51,43 @@ class Pool:
         """
         drawn: list[int] = []
         misses = 0  # random picks in a row that were asleep
-        while not weights and len(drawn) < count and self.idle and misses < PATIENCE:
+        patience = max(PATIENCE, self.idle // SHARE)
+        while not weights and len(drawn) < count and self.idle and misses < patience:
             place = int(self._uniform() * self.idle)
-            if awake is None or awake(self.order[place]):
+            if awake is None or awake(self.order[place] + place):
                 drawn.append(self._take(place))
                 misses = 0
             else:
                 misses += 1
         if len(drawn) < count:
-            candidates = [c for c in self.order[: self.idle] if awake is None or awake(c)]
+            idle = map(int.__add__, self.order[: self.idle], itertools.count())
+            candidates = [c for c in idle if awake is None or awake(c)]
             while len(drawn) < count and (client := self._choose(candidates, weights)) is not None:
                 drawn.append(self.take(client))
         return drawn
 
     def take(self, client: int) -> int:
         """This client is busy from now on."""
-        return self._take(self.place[client])
+        return self._take(self.place[client] + client)
 
     def _take(self, place: int) -> int:
         """The same for whoever stands at this place: it goes behind those that stay idle."""
-        order, last = self.order, self.idle - 1
-        client, other = order[place], order[last]
-        order[place], order[last] = other, client
-        self.place[other], self.place[client] = place, last
+        self.idle -= 1
+        client = self._swap(place, self.idle)
         self.trips[client] += 1
-        self.idle = last
         return client
 
     def release(self, client: int) -> None:
-        order, first, place = self.order, self.idle, self.place[client]
-        other = order[first]
-        order[place], order[first] = other, client
-        self.place[other], self.place[client] = place, first
-        self.idle = first + 1
+        self._swap(self.place[client] + client, self.idle)
+        self.idle += 1
+
+    def _swap(self, one: int, other: int) -> int:
+        """Who stands at one place, and after this at the other."""
+        order, place = self.order, self.place
+        client, replaced = order[one] + one, order[other] + other
+        order[one], order[other] = replaced - one, client - other
+        place[replaced], place[client] = one - replaced, other - client
+        return client
 
     def _choose(self, candidates: list[int], weights: Sequence[float]) -> int | None:
         """Take one out of the candidates."""
@@ -94,12 +106,28 @@ class Pool:
         return self._ahead.pop()
 
     def state_dict(self) -> dict[str, Any]:
-        columns = {name: torch.tensor(getattr(self, name)) for name in ("order", "trips")}
+        """Of the columns what is not zero."""
+        columns = {name: _filled(getattr(self, name)) for name in ("order", "trips")}
         return {"idle": self.idle, "draws": self.draws, **columns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.idle, self.draws, self._ahead = state["idle"], state["draws"], []
-        self.order = array("q", state["order"].cpu().numpy().tobytes())
-        self.trips = array("q", state["trips"].cpu().numpy().tobytes())
-        for place, client in enumerate(self.order):
-            self.place[client] = place
+        for name in ("order", "trips", "place"):
+            setattr(self, name, _column(self.clients))
+        for name in ("order", "trips"):
+            places, values = (column.cpu().numpy() for column in state[name])
+            np.asarray(getattr(self, name))[places] = values
+            if name == "order":
+                np.asarray(self.place)[places + values] = -values
+
+
+def _column(clients: int) -> memoryview[int]:
+    """A number for each client, all of them 0."""
+    return memoryview(mmap.mmap(-1, max(1, 4 * clients), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("i")
+
+
+def _filled(column: memoryview[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where something stands, and what."""
+    values: NDArray[np.int32] = np.asarray(column)
+    places = np.flatnonzero(values).astype(np.int32)
+    return torch.from_numpy(places), torch.from_numpy(values[places])

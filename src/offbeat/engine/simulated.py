@@ -10,7 +10,7 @@ import heapq
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from offbeat.engine.events import Arrival, Event, Lost, Tick
 from offbeat.engine.forgers import Forgers
@@ -31,9 +31,9 @@ class Trainer(Protocol):
     def train(self, jobs: Sequence[Job]) -> list[Update]: ...
 
 
-T = TypeVar("T")
-_Entry = tuple[float, int, T, float]
-"""Time; sequence number, which breaks ties by order of sending; what happens (a job: it arrives); when it was sent."""
+_Entry = tuple[float, int, Any, float]
+"""Time; sequence number, which breaks ties by order of sending (so entries are compared no further than here); what
+happens (a `Job`: it arrives, a `Lost`, a `Tick`); when it was sent."""
 
 
 class Simulated:
@@ -47,9 +47,9 @@ class Simulated:
         self.world, self.trainer, self.seed, self.forgers = world, trainer, seed, forgers
         self.doubtful = forgers is not None  # an executor has looked at what it has trained
         self.now = 0.0
-        self.untrained: list[_Entry[Job]] = []  # a heap
-        self.ready: list[_Entry[Job]] = []  # trained or asked for, the earliest last
-        self.others: list[_Entry[Lost | Tick]] = []  # a heap
+        self.untrained: list[_Entry] = []  # jobs, a heap
+        self.ready: list[_Entry] = []  # jobs that are trained or asked for, the earliest last
+        self.others: list[_Entry] = []  # losses and ticks, a heap
         self.asked: dict[int, Job] = {}  # wanted, and not delivered yet
         self.trained: dict[int, Update] = {}
         self.sequence = 0
@@ -58,15 +58,15 @@ class Simulated:
 
     def send(self, jobs: Sequence[Job]) -> None:
         world, trainer, seed, now = self.world, self.trainer, self.seed, self.now
-        for job in jobs:
+        for sequence, job in enumerate(jobs, start=self.sequence + 1):
             down, up = trainer.download_bytes(job), trainer.upload_bytes(job)
             end, arrives = world.trip(seed, job, down, up, now)
             self.bytes_down += down
-            self.sequence += 1
             if arrives:
-                heapq.heappush(self.untrained, (end, self.sequence, job, now))
+                heapq.heappush(self.untrained, (end, sequence, job, now))
             else:
-                heapq.heappush(self.others, (end, self.sequence, Lost(job, now), now))
+                heapq.heappush(self.others, (end, sequence, Lost(job, now), now))
+        self.sequence += len(jobs)
 
     def wake(self, at: float, client: int | None = None) -> None:
         if client is not None:
@@ -99,7 +99,7 @@ class Simulated:
         """
         if not self.asked:
             untrained, ready, others = self.untrained, self.ready, self.others
-            if not untrained or (ready and ready[-1] < untrained[0]) or (others and _before(others[0], untrained[0])):
+            if not untrained or (ready and ready[-1] < untrained[0]) or (others and others[0] < untrained[0]):
                 return []
             first = [heapq.heappop(untrained) for _ in range(min(self.trainer.bulk, len(untrained)))]
             ready.extend(first)
@@ -116,17 +116,20 @@ class Simulated:
     def receive(self) -> Event:
         while jobs := self.wanted():
             self.deliver(self.trainer.train(jobs))
-        if self.ready and not (self.others and _before(self.others[0], self.ready[-1])):
-            at, _, job, sent = self.ready.pop()
-            self.now = max(self.now, at)
+        ready, others = self.ready, self.others
+        if ready and not (others and others[0] < ready[-1]):
+            at, _, job, sent = ready.pop()
+            if at > self.now:
+                self.now = at
             update = self.trained.pop(job.id)
             return Arrival(job, update if self.forgers is None else self.forgers.sent(job, update), sent)
-        if not self.others:
+        if not others:
             raise RuntimeError("nothing is in flight and nobody will wake up: the federation has come to rest")
-        at, _, what, _ = heapq.heappop(self.others)
+        at, _, what, _ = heapq.heappop(others)
         self.now = max(self.now, at)
         if isinstance(what, Tick) and what.client is None:
             self._ticks.discard(at)
+        assert isinstance(what, (Lost, Tick))
         return what
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,10 +160,6 @@ class Simulated:
                 self.others.append((at, n, what, sent))
         self.ready.reverse()
         self._ticks = {at for at, _, what, _ in self.others if isinstance(what, Tick) and what.client is None}
-
-
-def _before(one: _Entry[Lost | Tick], other: _Entry[Job]) -> bool:
-    return one[:2] < other[:2]
 
 
 def _plain(message: Job | Update | Lost | Tick) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from offbeat.clients import ClientRule, Halves, ServerHalf, State, Statistics, plans
 from offbeat.compression import Compression
-from offbeat.data import Augment, Federated
+from offbeat.data import Augment, Divided
 from offbeat.errors import DivergenceError
 from offbeat.messages import Job, Update
 from offbeat.seeds import key, stream
@@ -35,7 +35,7 @@ class Work:
     def __init__(
         self,
         module: nn.Module,
-        data: Federated,
+        data: Divided,
         rule: ClientRule,
         device: torch.device,
         compression: Compression | None = None,
@@ -88,8 +88,7 @@ class Work:
         """The same for many jobs at once: (most steps, jobs, B) and (most steps, jobs)."""
         sizes = [self.data.size(job.client) for job in jobs]
         positions, counts = plans(sizes, self.rule.batch_size, [job.steps for job in jobs], [job.seed for job in jobs])
-        starts = self.data.offsets[[job.client for job in jobs]]
-        batches = self.data.order[positions + starts[None, :, None]]
+        batches = self.data.at([job.client for job in jobs], positions)
         return batches if self.augment is None else self._augmented(self.augment, jobs, sizes, batches), counts
 
     def _augmented(

@@ -16,8 +16,9 @@ from offbeat.algorithms import Algorithm
 from offbeat.data import Augment, Dataset, Partition, Source
 from offbeat.engine import DISPATCHES, Dispatch
 from offbeat.errors import ConfigError, RunFolderError, nearest
+from offbeat.experiments.data import Data
 from offbeat.experiments.drive import alone
-from offbeat.experiments.experiment import Assembly, Data, Evaluation, Experiment
+from offbeat.experiments.experiment import Assembly, Evaluation, Experiment
 from offbeat.experiments.folder import Origin, read_json
 from offbeat.experiments.interrupt import interruptible
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource

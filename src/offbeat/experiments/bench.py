@@ -55,16 +55,8 @@ def engine(
     dim: int = 7_850,
 ) -> dict[str, Any]:
     """Simulate so many arrivals without training.  d = 7,850 is logistic regression on MNIST."""
-    rule = ALGORITHMS[algorithm]()
-    kind = DISPATCHES[rule.dispatches[0]]
-    names = {field.name for field in fields(kind)}
-    options = {k: v for k, v in (("concurrency", concurrency), ("buffer", min(buffer, concurrency))) if k in names}
-    dispatch, world = kind(**options), World(delay=HalfNormal())
-    transport = Simulated(world, NoTraining(dim), seed=0)
-    loop = Loop(rule, dispatch, world, transport, clients, lambda _: Terms(10), seed=0)
-    started = time.perf_counter()
-    rule.start(torch.zeros(dim), clients)
-    loop.start()
+    started, worked = time.perf_counter(), time.process_time()
+    loop = simulation(algorithm, clients, concurrency, buffer, dim)
     seen = 0
     while seen < arrivals:
         seen += isinstance(loop.turn().event, Arrival)
@@ -75,11 +67,26 @@ def engine(
         "concurrency": concurrency,
         "parameters": dim,
         "arrivals": arrivals,
-        "versions": rule.version,
+        "versions": loop.algorithm.version,
         "seconds": seconds,
+        "processor_seconds": time.process_time() - worked,
         "arrivals_per_second": arrivals / seconds,
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def simulation(algorithm: str, clients: int, concurrency: int, buffer: int, dim: int) -> Loop:
+    """A loop without training, with its first jobs sent out."""
+    rule = ALGORITHMS[algorithm]()
+    kind = DISPATCHES[rule.dispatches[0]]
+    names = {field.name for field in fields(kind)}
+    options = {k: v for k, v in (("concurrency", concurrency), ("buffer", min(buffer, concurrency))) if k in names}
+    world, terms = World(delay=HalfNormal()), Terms(10)
+    transport = Simulated(world, NoTraining(dim), seed=0)
+    loop = Loop(rule, kind(**options), world, transport, clients, lambda _: terms, seed=0)
+    rule.start(torch.zeros(dim), clients)
+    loop.start()
+    return loop
 
 
 def engines(

@@ -33,7 +33,8 @@ from offbeat.compression import CODECS, Codec, Compression
 from offbeat.data import AUGMENTS, DATASETS, PARTITIONS, Augment, Partition, Source
 from offbeat.engine import DISPATCHES, Dispatch, Gate
 from offbeat.errors import ConfigError, nearest
-from offbeat.experiments.experiment import Data, Evaluation, Experiment
+from offbeat.experiments.data import Data
+from offbeat.experiments.experiment import Evaluation, Experiment
 from offbeat.experiments.own import OwnModel, OwnPartition, OwnSource, name_of, resolve
 from offbeat.memory import MEMORIES, Memory
 from offbeat.models import MODELS, Model

@@ -6,13 +6,10 @@ import copy
 import functools
 import hashlib
 import os
-import pathlib
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from offbeat.algorithms import CA2FL, Algorithm, FedAvgIS, FedCompass, FedDyn, FedLuck
@@ -20,8 +17,11 @@ from offbeat.algorithms.network import Network
 from offbeat.algorithms.optimisers import Plain
 from offbeat.clients import CLIENTS, SGD, ClientRule, Dyn
 from offbeat.compression import Compression, RandomK, Raw, TopK
-from offbeat.data import DATASETS, IID, Augment, ByOwner, Dataset, Digits, Federated, Partition, Source, data_dir
-from offbeat.data.preparing import preparing
+from offbeat.data import (
+    Dataset,
+    Population,
+    data_dir,
+)
 from offbeat.engine import (
     DISPATCHES,
     EXECUTORS,
@@ -38,75 +38,11 @@ from offbeat.engine.executors import Choice, Gossip, Name, why_not_stackable
 from offbeat.engine.work import Precision
 from offbeat.errors import ConfigError
 from offbeat.experiments import privacy
-from offbeat.experiments.own import OwnPartition, OwnSource
+from offbeat.experiments.data import Data
 from offbeat.models import LR, Model
 from offbeat.options import Count, Natural, Options, Positive, Probability
-from offbeat.seeds import key, stream
+from offbeat.seeds import key
 from offbeat.world import Always, AsAsked, Forgery, Poisoning, World
-
-
-@dataclass(kw_only=True, frozen=True)
-class Data(Options):
-    """A data set and how it is divided.  Both may be the user's own."""
-
-    source: Source = field(default_factory=Digits)
-    """The data set."""
-    clients: Count | None = None
-    """Number of clients; with a partition that is a list of indices it follows from the list, and with `natural` all
-    owners are clients unless fewer are asked for."""
-    partition: Partition = field(default_factory=IID)
-    """Who has which examples."""
-    augment: Augment | None = None
-    """What is done to the images of every batch in training."""
-
-    def load(self, folder: pathlib.Path, seed: int) -> Federated:
-        """Read the data and divide it; the division depends on the seed."""
-        dataset = _read(self.source, folder)
-        if self.augment is not None:
-            try:
-                self.augment.check(dataset)
-            except ConfigError as error:
-                raise error.within("data.augment") from None
-        marks = self._marks(dataset)
-        fixed = self.partition.fixed if isinstance(self.partition, OwnPartition) else None
-        if self.clients is not None and fixed is not None and self.clients != fixed:
-            raise ConfigError(f"{self.clients}, but the partition has {fixed} parts", key="data.clients")
-        clients = self.clients or fixed or (len(np.unique(marks)) if isinstance(self.partition, ByOwner) else None)
-        if clients is None:
-            raise ConfigError("missing: how many clients?", key="data.clients")
-        if clients > len(dataset.y):
-            raise ConfigError(f"{clients} clients for {len(dataset.y)} examples: at most one each", key="data.clients")
-        try:
-            parts = self.partition.split(marks, clients, stream(seed, "partition"))
-        except ConfigError as error:
-            raise error.within("data.partition") from None
-        if len(parts) != clients:
-            raise ConfigError(f"gave {len(parts)} parts for {clients} clients", key="data.partition")
-        return Federated.of(dataset, parts)
-
-    def _marks(self, dataset: Dataset) -> NDArray[np.int64]:
-        """What the partition goes by: the label of every training example, or whose it is."""
-        if not isinstance(self.partition, ByOwner):
-            return dataset.y.numpy()
-        if dataset.owners is None:
-            raise ConfigError(
-                "'natural' needs data that says whose its examples are, such as shakespeare; "
-                "from_arrays takes owners=…",
-                key="data.partition.name",
-            )
-        return dataset.owners.numpy()
-
-
-def _read(source: Source, folder: pathlib.Path) -> Dataset:
-    """Read a data set; offbeat's own are kept, since the runs of a sweep share them."""
-    name = next((name for name, kind in DATASETS.items() if type(source) is kind), "data")
-    with preparing(name):
-        return source.load(folder) if isinstance(source, OwnSource) else _cached(source, folder)
-
-
-@functools.lru_cache(maxsize=2)
-def _cached(source: Source, folder: pathlib.Path) -> Dataset:
-    return source.load(folder)
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -189,10 +125,14 @@ class Experiment(Options):
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
         data = self.data.load(data_dir(folder), self.seed)
-        world = replace(self.world, availability=self.world.availability.among(data.label_counts()))
+        world = replace(self.world, availability=self.world.availability.among(data.label_counts))
         world.check(data.clients)
         attack, attackers = world.attack, world.attackers(self.seed, data.clients)
         if isinstance(attack, Poisoning) and attackers:
+            if isinstance(data, Population):
+                raise ConfigError(
+                    "its clients share their examples: labels cannot be changed for some", key="data.partition"
+                )
             data = data.relabelled(attackers, lambda y: attack.labels(y, data.dataset.classes))
         if isinstance(self.algorithm, FedAvgIS) and not all(
             map(world.availability.probability_of, range(data.clients))
@@ -337,7 +277,8 @@ class Assembly:
     executor: Executor
     evaluate: Evaluator
     rates: dict[str, float] = field(default_factory=dict)  # client-steps a second of those that were tried
-    _chosen: dict[int, Terms] = field(default_factory=dict)
+    _chosen: dict[int, Terms] = field(default_factory=dict)  # by client
+    _alike: dict[int, Terms] = field(default_factory=dict)  # by steps
 
     @property
     def work(self) -> Work:
@@ -374,11 +315,17 @@ class Assembly:
         """What is asked of a client: as the client rule says, or as an algorithm that plans has chosen."""
         algorithm = self.experiment.algorithm
         if not algorithm.plans:
-            network = algorithm.network()
-            return Terms(self.work.steps(client), network.seconds_per_step if network is not None else 0.0)
+            return self._terms(self.work.steps(client))
         if client not in self._chosen:
             self._chosen[client] = self._choose(client)
         return self._chosen[client]
+
+    def _terms(self, steps: int) -> Terms:
+        """Those for so many steps; most clients have the same."""
+        if steps not in self._alike:
+            network = self.experiment.algorithm.network()
+            self._alike[steps] = Terms(steps, network.seconds_per_step if network is not None else 0.0)
+        return self._alike[steps]
 
     def _choose(self, client: int) -> Terms:
         algorithm, dispatch = self.experiment.algorithm, self.experiment.dispatch

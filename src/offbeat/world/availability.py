@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -33,8 +34,9 @@ class Availability(Options, ABC):
         """The client's probability of being awake, where the law has one."""
         return None
 
-    def among(self, counts: NDArray[np.int64]) -> Availability:
-        """The law for clients with so many examples (clients, classes) of each label."""
+    def among(self, counts: Callable[[], NDArray[np.int64]]) -> Availability:
+        """The law for clients with so many examples (clients, classes) of each label; for many that is a large table,
+        so it is made for those laws that ask."""
         return self
 
 
@@ -64,7 +66,8 @@ class Bernoulli(Availability):
     """Seconds of a slot."""
 
     def span(self, client: int, client_key: int, now: float) -> Span:
-        return uniform(key(client_key, "awake", self._slot(now))) < self.probability_of(client), self.next_change(now)
+        slot = self._slot(now)
+        return uniform(key(client_key, "awake", slot)) < self.probability_of(client), (slot + 1) * self.slot
 
     def next_change(self, now: float) -> float:
         return (self._slot(now) + 1) * self.slot
@@ -98,9 +101,10 @@ class ByLabel(Availability):
     slot: Positive = 1.0
     """Seconds of a slot."""
 
-    def among(self, counts: NDArray[np.int64]) -> Bernoulli:
-        labels = counts.argmax(axis=1) if self.label == "majority" else (counts > 0).argmax(axis=1)
-        shares = self.least + (1.0 - self.least) * labels / max(1, counts.shape[1] - 1)
+    def among(self, counts: Callable[[], NDArray[np.int64]]) -> Bernoulli:
+        table = counts()
+        labels = table.argmax(axis=1) if self.label == "majority" else (table > 0).argmax(axis=1)
+        shares = self.least + (1.0 - self.least) * labels / max(1, table.shape[1] - 1)
         return Bernoulli(probability=tuple(shares.tolist()), slot=self.slot)
 
     def span(self, client: int, client_key: int, now: float) -> Span:

@@ -50,17 +50,18 @@ class World(Options):
         limit = math.inf if self.trip_timeout is None else now + self.trip_timeout
         if self.loss and uniform(key(job.seed, "loss")) < self.loss:
             return limit, False
-        client_key = device_key(seed, job.client)
+        client = job.client
+        client_key = onward(_devices(seed), client)
         trip_key = onward(onward(_ROOT, job.seed), _DELAY)  # key(job.seed, "delay")
-        trip = Trip(job.client, client_key, trip_key, job.steps, bytes_down, bytes_up)
-        seconds = self.delay.seconds(trip) + job.peer_seconds
-        always = isinstance(self.availability, Always)
-        end = now + seconds if always else self._end(job.client, client_key, now, seconds, limit)
+        seconds = self.delay.seconds(Trip(client, client_key, trip_key, job.steps, bytes_down, bytes_up))
+        end = now + (seconds + job.peer_seconds)
+        if not isinstance(self.availability, Always):
+            end = self._end(client, client_key, now, seconds + job.peer_seconds, limit)
         if end > limit:
             return limit, False
         if end == math.inf:
             raise ConfigError(
-                f"needed: client {job.client} was asked while it sleeps, and never wakes up", key="trip_timeout"
+                f"needed: client {client} was asked while it sleeps, and never wakes up", key="trip_timeout"
             )
         return end, True
 

@@ -14,6 +14,7 @@ PRESETS = (
     "fedluck-digits",
     "afga-runtime",
     "ca2fl-cifar10-cnn",
+    "million",
 )
 
 
