@@ -31,7 +31,6 @@ from offbeat.live.watch import Watched
 from offbeat.report import html as report
 from offbeat.report import payload
 from offbeat.report.read import Record
-from offbeat.version import __version__
 
 SECONDS = 1.0  # between two looks at the folder
 KEEP_ALIVE = 15.0  # seconds without news after which a line is sent, so that a connection that is gone is noticed
@@ -150,7 +149,7 @@ class _Live:
 
     async def runs(self, _: Request) -> Response:
         rows = [self._row(name) for name in self.watched.records]
-        return JSONResponse({"version": __version__, "folder": self.root.resolve().name, "runs": rows})
+        return JSONResponse({"runs": rows})
 
     async def curve(self, request: Request) -> Response:
         begin = request.query_params.get("from", "0")

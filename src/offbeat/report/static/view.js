@@ -16,58 +16,166 @@ const view = (() => {
     return element;
   };
   const { number, percent } = charts;
-  const AXES = [["version", "rounds"], ["virtual_seconds", "virtual time"], ["bytes_up", "bytes up"]];
-  const WHAT = [["accuracy", "accuracy"], ["loss", "loss"]];
+  const AXES = [
+    ["version", "rounds"],
+    ["virtual_seconds", "virtual time"],
+    ["bytes_up", "bytes up"],
+  ];
+  const WHAT = [
+    ["accuracy", "accuracy"],
+    ["loss", "loss"],
+  ];
 
   function start(root, source) {
-    const state = { over: "virtual_seconds", what: "accuracy", target: null, ticked: new Set(), shown: null, filter: "" };
-    const drawn = new Map(), curves = new Map();
+    const state = {
+      over: "virtual_seconds",
+      what: "accuracy",
+      target: null,
+      ticked: new Set(),
+      shown: null,
+      filter: "",
+    };
+    const drawn = new Map(),
+      curves = new Map();
     let asked = 0;
 
     // Pictures ----------------------------------------------------------------------------------------------------
-    const draw = (place, options, renderer = "svg") => { // canvas for maps of thousands of cells
+    const draw = (place, options, renderer = "svg") => {
+      // canvas for maps of thousands of cells
       if (!drawn.has(place)) drawn.set(place, echarts.init(place, null, { renderer }));
       drawn.get(place).setOption(options, { notMerge: true });
     };
-    const forget = (within) => { for (const [place, chart] of drawn) if (within.contains(place)) { chart.dispose(); drawn.delete(place); } };
+    const forget = (within) => {
+      for (const [place, chart] of drawn)
+        if (within.contains(place)) {
+          chart.dispose();
+          drawn.delete(place);
+        }
+    };
     const figure = (title, note, options, kind = "", renderer = "svg") => {
-      const place = make("div", { class: `chart ${kind}`.trim(), role: "img", "aria-label": note ? `${title}. ${note}` : title });
-      const all = make("figure", { class: kind === "tall" ? "wide" : "" }, make("figcaption", { text: title }, ...(note ? [make("small", { text: note })] : [])), place);
+      const place = make("div", {
+        class: `chart ${kind}`.trim(),
+        role: "img",
+        "aria-label": note ? `${title}. ${note}` : title,
+      });
+      const all = make(
+        "figure",
+        { class: kind === "tall" ? "wide" : "" },
+        make("figcaption", { text: title }, ...(note ? [make("small", { text: note })] : [])),
+        place,
+      );
       return [all, () => draw(place, options(), renderer)];
     };
     // What a mouse does with the slider of a chart, with buttons.
     const zoomed = ([all, show]) => {
       const place = all.querySelector(".chart");
       const go = (shift, scale) => {
-        const chart = drawn.get(place), { start, end } = chart.getOption().dataZoom[0], width = Math.min(100, (end - start) * scale);
+        const chart = drawn.get(place),
+          { start, end } = chart.getOption().dataZoom[0],
+          width = Math.min(100, (end - start) * scale);
         const first = Math.max(0, Math.min(100 - width, (start + end) / 2 + (shift - 0.5) * width));
         chart.dispatchAction({ type: "dataZoom", dataZoomIndex: 0, start: first, end: first + width });
       };
-      const words = [["Earlier", -0.5, 1], ["Later", 0.5, 1], ["Closer", 0, 0.5], ["Farther", 0, 2]];
-      all.append(make("p", { class: "controls" }, ...words.map(([text, shift, scale]) => make("button", { type: "button", text, onclick: () => go(shift, scale) }))));
+      const words = [
+        ["Earlier", -0.5, 1],
+        ["Later", 0.5, 1],
+        ["Closer", 0, 0.5],
+        ["Farther", 0, 2],
+      ];
+      all.append(
+        make(
+          "p",
+          { class: "controls" },
+          ...words.map(([text, shift, scale]) =>
+            make("button", { type: "button", text, onclick: () => go(shift, scale) }),
+          ),
+        ),
+      );
       return [all, show];
     };
     new ResizeObserver(() => drawn.forEach((chart) => chart.resize())).observe(root);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { compare(); detail(); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      compare();
+      detail();
+    });
 
     // The list ----------------------------------------------------------------------------------------------------
-    const body = make("tbody"), all = make("input", { type: "checkbox", "aria-label": "Tick all runs", onchange: () => { source.runs.forEach((run) => tick(run.id, all.checked)); refresh(); } });
+    const body = make("tbody"),
+      all = make("input", {
+        type: "checkbox",
+        "aria-label": "Tick all runs",
+        onchange: () => {
+          source.runs.forEach((run) => tick(run.id, all.checked));
+          refresh();
+        },
+      });
     const heads = ["run", "seed", "state", "accuracy", "best", "round", "time", "up", "τ mean/max", "lost", ""];
-    const search = make("input", { type: "search", placeholder: "part of a name", "aria-label": "Show runs whose name has", oninput: () => { state.filter = search.value.toLowerCase(); list(); } });
-    const table = make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, all), ...heads.map((text, i) => make("th", { scope: "col", class: i === 0 ? "name" : "", text })))), body);
+    const search = make("input", {
+      type: "search",
+      placeholder: "part of a name",
+      "aria-label": "Show runs whose name has",
+      oninput: () => {
+        state.filter = search.value.toLowerCase();
+        list();
+      },
+    });
+    const table = make(
+      "table",
+      {},
+      make(
+        "thead",
+        {},
+        make(
+          "tr",
+          {},
+          make("th", { scope: "col" }, all),
+          ...heads.map((text, i) => make("th", { scope: "col", class: i === 0 ? "name" : "", text })),
+        ),
+      ),
+      body,
+    );
     const seek = make("p", { class: "controls" }, search);
     const tick = (id, on) => (on ? state.ticked.add(id) : state.ticked.delete(id));
 
     function line(run) {
-      const s = run.summary, best = s.best_accuracy;
-      const box = make("input", { type: "checkbox", "data-key": `box-${run.id}`, "aria-label": `Compare ${run.label}, seed ${run.seed}`, onchange: () => { tick(run.id, box.checked); refresh(); } });
+      const s = run.summary,
+        best = s.best_accuracy;
+      const box = make("input", {
+        type: "checkbox",
+        "data-key": `box-${run.id}`,
+        "aria-label": `Compare ${run.label}, seed ${run.seed}`,
+        onchange: () => {
+          tick(run.id, box.checked);
+          refresh();
+        },
+      });
       box.checked = state.ticked.has(run.id);
-      const name = make("td", { class: "name", title: `${run.label} · ${run.folder}` }, make("span", { class: "swatch", style: `background:${colours().get(run.label) || "transparent"}` }), run.label);
-      const row = make("tr", {}, make("td", {}, box), name, make("td", { text: run.seed ?? "–" }), make("td", { class: run.state, text: run.state }));
-      if (run.problem) { row.append(make("td", { class: "problem", colspan: 7, text: run.problem })); }
-      else {
-        const cells = [percent(s.accuracy ?? run.accuracy), percent(best), `${number(run.version)}${run.rounds && run.state !== "finished" ? ` of ${number(run.rounds)}` : ""}`,
-          `${number(s.virtual_seconds ?? run.virtual_seconds)} s`, number(s.bytes_up), s.staleness_mean === undefined ? "–" : `${number(s.staleness_mean)}/${s.staleness_max}`, number(s.lost)];
+      const name = make(
+        "td",
+        { class: "name", title: `${run.label} · ${run.folder}` },
+        make("span", { class: "swatch", style: `background:${colours().get(run.label) || "transparent"}` }),
+        run.label,
+      );
+      const row = make(
+        "tr",
+        {},
+        make("td", {}, box),
+        name,
+        make("td", { text: run.seed ?? "–" }),
+        make("td", { class: run.state, text: run.state }),
+      );
+      if (run.problem) {
+        row.append(make("td", { class: "problem", colspan: 7, text: run.problem }));
+      } else {
+        const cells = [
+          percent(s.accuracy ?? run.accuracy),
+          percent(best),
+          `${number(run.version)}${run.rounds && run.state !== "finished" ? ` of ${number(run.rounds)}` : ""}`,
+          `${number(s.virtual_seconds ?? run.virtual_seconds)} s`,
+          number(s.bytes_up),
+          s.staleness_mean === undefined ? "–" : `${number(s.staleness_mean)}/${s.staleness_max}`,
+          number(s.lost),
+        ];
         row.append(...cells.map((text) => make("td", { text })));
       }
       const href = source.report([run.id]);
@@ -76,7 +184,9 @@ const view = (() => {
     }
     function list() {
       const held = body.contains(document.activeElement) ? document.activeElement.getAttribute("data-key") : null;
-      const wanted = source.runs.filter((run) => !state.filter || `${run.label} ${run.folder} ${run.state}`.toLowerCase().includes(state.filter));
+      const wanted = source.runs.filter(
+        (run) => !state.filter || `${run.label} ${run.folder} ${run.state}`.toLowerCase().includes(state.filter),
+      );
       body.replaceChildren(...wanted.map(line));
       if (held) body.querySelector(`[data-key="${held}"]`)?.focus();
       seek.hidden = source.runs.length <= 12;
@@ -85,25 +195,67 @@ const view = (() => {
 
     // Side by side ------------------------------------------------------------------------------------------------
     const ticked = () => source.runs.filter((run) => state.ticked.has(run.id));
-    const colours = () => { const { palette } = charts.theme(), labels = [...new Set(ticked().map((run) => run.label))]; return new Map(labels.map((label, i) => [label, palette[i % palette.length]])); };
-    const groups = () => { const by = new Map(), colour = colours();
-      for (const run of ticked()) { const curve = curves.get(run.id); if (!curve || !curve.version.length) continue;
+    const colours = () => {
+      const { palette } = charts.theme(),
+        labels = [...new Set(ticked().map((run) => run.label))];
+      return new Map(labels.map((label, i) => [label, palette[i % palette.length]]));
+    };
+    const groups = () => {
+      const by = new Map(),
+        colour = colours();
+      for (const run of ticked()) {
+        const curve = curves.get(run.id);
+        if (!curve || !curve.version.length) continue;
         if (!by.has(run.label)) by.set(run.label, { label: run.label, colour: colour.get(run.label), curves: [] });
-        by.get(run.label).curves.push(curve); }
-      return [...by.values()]; };
-    const radios = (name, options, key) => make("fieldset", {}, make("legend", { text: name }), ...options.map(([value, text]) => {
-      const input = make("input", { type: "radio", name: key, value, onchange: () => { state[key] = value; compare(); } });
-      input.checked = state[key] === value;
-      return make("label", {}, input, text); }));
-    const place = make("div", { class: "chart tall", role: "img", "aria-label": "The ticked runs over the chosen axis; the band lies between the lowest and the highest seed" });
-    const slider = make("input", { type: "range", min: 0, max: 100, step: 0.1, oninput: () => { state.target = slider.value / 100; shown.textContent = `${slider.value} %`; compare(); } });
-    const shown = make("output", {}), reached = make("tbody"), whole = make("a", { text: "Report on these", hidden: true });
+        by.get(run.label).curves.push(curve);
+      }
+      return [...by.values()];
+    };
+    const radios = (name, options, key) =>
+      make(
+        "fieldset",
+        {},
+        make("legend", { text: name }),
+        ...options.map(([value, text]) => {
+          const input = make("input", {
+            type: "radio",
+            name: key,
+            value,
+            onchange: () => {
+              state[key] = value;
+              compare();
+            },
+          });
+          input.checked = state[key] === value;
+          return make("label", {}, input, text);
+        }),
+      );
+    const place = make("div", {
+      class: "chart tall",
+      role: "img",
+      "aria-label": "The ticked runs over the chosen axis; the band lies between the lowest and the highest seed",
+    });
+    const slider = make("input", {
+      type: "range",
+      min: 0,
+      max: 100,
+      step: 0.1,
+      oninput: () => {
+        state.target = slider.value / 100;
+        shown.textContent = `${slider.value} %`;
+        compare();
+      },
+    });
+    const shown = make("output", {}),
+      reached = make("tbody"),
+      whole = make("a", { text: "Report on these", hidden: true });
     const target = make("label", {}, "Target", slider, shown);
     const first = (curve) => curve.accuracy.findIndex((a) => a !== null && a >= state.target);
     function compare() {
       const some = groups();
       if (state.target === null && some.length) {
-        const own = new Set(ticked().map((run) => run.target)), [set] = own; // that of the runs, where they agree
+        const own = new Set(ticked().map((run) => run.target)),
+          [set] = own; // that of the runs, where they agree
         const best = Math.max(...some.map((g) => Math.min(...g.curves.map((c) => charts.most(c.accuracy)))));
         slider.value = 100 * (own.size === 1 && set !== null ? set : 0.9 * best);
         state.target = slider.value / 100;
@@ -113,55 +265,203 @@ const view = (() => {
       whole.hidden = !href;
       if (href) whole.href = href;
       draw(place, charts.compare(some, state.over, state.what, state.target));
-      reached.replaceChildren(...some.map(({ label, colour, curves: c }) => {
-        const at = c.map(first), there = c.filter((_, i) => at[i] >= 0), mean = (name) => there.map((x) => x[name][first(x)]).reduce((a, b) => a + b, 0) / there.length;
-        const cells = there.length ? [number(mean("version")), `${number(mean("virtual_seconds"))} s`, number(mean("bytes_up"))] : ["never", "never", "never"];
-        const last = c.map((x) => x.accuracy[x.accuracy.length - 1]);
-        return make("tr", {}, make("td", { class: "name" }, make("span", { class: "swatch", style: `background:${colour}` }), label), make("td", { text: percent(last.reduce((a, b) => a + b, 0) / last.length) }),
-          ...cells.map((text) => make("td", { text })), make("td", { text: `${there.length} of ${c.length}` })); }));
+      reached.replaceChildren(
+        ...some.map(({ label, colour, curves: c }) => {
+          const at = c.map(first),
+            there = c.filter((_, i) => at[i] >= 0),
+            mean = (name) => there.map((x) => x[name][first(x)]).reduce((a, b) => a + b, 0) / there.length;
+          const cells = there.length
+            ? [number(mean("version")), `${number(mean("virtual_seconds"))} s`, number(mean("bytes_up"))]
+            : ["never", "never", "never"];
+          const last = c.map((x) => x.accuracy[x.accuracy.length - 1]);
+          return make(
+            "tr",
+            {},
+            make("td", { class: "name" }, make("span", { class: "swatch", style: `background:${colour}` }), label),
+            make("td", { text: percent(last.reduce((a, b) => a + b, 0) / last.length) }),
+            ...cells.map((text) => make("td", { text })),
+            make("td", { text: `${there.length} of ${c.length}` }),
+          );
+        }),
+      );
     }
 
     // One run -----------------------------------------------------------------------------------------------------
-    const select = make("select", { id: "which", onchange: () => { state.shown = select.value; detail(); } }), details = make("div", { id: "details" });
+    const select = make("select", {
+        id: "which",
+        onchange: () => {
+          state.shown = select.value;
+          detail();
+        },
+      }),
+      details = make("div", { id: "details" });
     function choices() {
-      const options = source.runs.map((run) => { const o = make("option", { value: run.id, text: `${run.label}${run.seed === null ? "" : `, seed ${run.seed}`} — ${run.folder}` }); o.selected = run.id === state.shown; return o; });
+      const options = source.runs.map((run) => {
+        const o = make("option", {
+          value: run.id,
+          text: `${run.label}${run.seed === null ? "" : `, seed ${run.seed}`} — ${run.folder}`,
+        });
+        o.selected = run.id === state.shown;
+        return o;
+      });
       select.replaceChildren(...options);
     }
     async function detail() {
-      const id = state.shown, turn = ++asked;
-      if (id === null) { forget(details); details.replaceChildren(); return; }
+      const id = state.shown,
+        turn = ++asked;
+      if (id === null) {
+        forget(details);
+        details.replaceChildren();
+        return;
+      }
       let d, curve;
-      try { [d, curve] = await Promise.all([source.detail(id), source.curve(id)]); } catch { return; } // it is gone
+      try {
+        [d, curve] = await Promise.all([source.detail(id), source.curve(id)]);
+      } catch {
+        return;
+      } // it is gone
       if (turn !== asked) return; // another one was asked for meanwhile
       forget(details);
       const made = [];
       if (d.trips) {
-        const part = d.timeline.clients.length < d.clients ? `${d.timeline.clients.length} of ${number(d.clients)} clients` : `${d.clients} clients`;
-        const nothing = Object.entries(d.refused).map(([reason, n]) => `${number(n)} ${reason}`).join(", ");
-        made.push(figure("Staleness", `${number(d.trips - d.lost)} updates; ${number(d.lost)} trips came to nothing${nothing ? `: ${nothing}` : ""}`, () => charts.histogram(d.staleness)));
+        const part =
+          d.timeline.clients.length < d.clients
+            ? `${d.timeline.clients.length} of ${number(d.clients)} clients`
+            : `${d.clients} clients`;
+        const nothing = Object.entries(d.refused)
+          .map(([reason, n]) => `${number(n)} ${reason}`)
+          .join(", ");
+        made.push(
+          figure(
+            "Staleness",
+            `${number(d.trips - d.lost)} updates; ${number(d.lost)} trips came to nothing${nothing ? `: ${nothing}` : ""}`,
+            () => charts.histogram(d.staleness),
+          ),
+        );
         made.push(figure("Staleness over time", "", () => charts.overTime(d.staleness_over_time)));
-        made.push(figure("At work and waiting", "Trips that were still under way at the end are not counted.", () => charts.busy(d)));
-        made.push(figure("Who took part", (d.participation.known ? "A client on the dashed line has as large a part in the updates as in the data." : "Who has how much data is not known.") + (d.attackers ? ` ${number(d.attackers)} of the clients attack.` : ""), () => charts.participation(d.participation)));
+        made.push(
+          figure("At work and waiting", "Trips that were still under way at the end are not counted.", () =>
+            charts.busy(d),
+          ),
+        );
+        made.push(
+          figure(
+            "Who took part",
+            (d.participation.known
+              ? "A client on the dashed line has as large a part in the updates as in the data."
+              : "Who has how much data is not known.") +
+              (d.attackers ? ` ${number(d.attackers)} of the clients attack.` : ""),
+            () => charts.participation(d.participation),
+          ),
+        );
         made.push(figure("How long trips took", "", () => charts.durations(d.durations)));
-        if (d.ages) made.push(figure("Age of what the memory holds", "Versions since the latest update of each client was begun", () => charts.ages(d.ages)));
-        made.push(zoomed(figure("Trips", `${part}, ${number(d.timeline.trips.length)} of ${number(d.trips)} trips. Darker is staler; dashed with a cross came to nothing. The slider zooms.`, () => charts.timeline(d), "tall")));
-        if (d.clients > 40) made.push(figure("Who was at work when", `all ${number(d.clients)} clients`, () => charts.atWork(d), "tall", "canvas"));
+        if (d.ages)
+          made.push(
+            figure("Age of what the memory holds", "Versions since the latest update of each client was begun", () =>
+              charts.ages(d.ages),
+            ),
+          );
+        made.push(
+          zoomed(
+            figure(
+              "Trips",
+              `${part}, ${number(d.timeline.trips.length)} of ${number(d.trips)} trips. Darker is staler; dashed with a cross came to nothing. The slider zooms.`,
+              () => charts.timeline(d),
+              "tall",
+            ),
+          ),
+        );
+        if (d.clients > 40)
+          made.push(
+            figure(
+              "Who was at work when",
+              `all ${number(d.clients)} clients`,
+              () => charts.atWork(d),
+              "tall",
+              "canvas",
+            ),
+          );
       }
-      if (curve.consensus) made.push(figure("Consensus", "Distance of the clients' models from their mean, before the server's step", () => charts.consensus(curve)));
-      if (curve.epsilon) made.push(figure("Privacy", "ε of the client that was heard most often; its δ stands in the config", () => charts.epsilon(curve)));
-      if (d.network) made.push(figure("Network", `ρ = ${number(d.network.rho)}${d.network.drawn ? "" : `; ${d.network.nodes} nodes are too many to draw`}`, () => charts.network(d.network)));
-      if (d.partition) made.push(figure("Who has which labels", "", () => charts.partition(d.partition), "tall", "canvas"));
-      if (d.plan) made.push(...d.plan.map((p) => figure(`Device ${p.client} of ${p.devices}: k = ${p.k}, δ = ${p.delta}`, "φ over local steps and compression; the diamond is the choice", () => charts.plan(p), "", "canvas")));
-      const words = Object.entries(d.status || {}).flatMap(([name, value]) => [make("dt", { text: name }), make("dd", { text: String(value) })]);
-      const copy = make("button", { type: "button", text: "Copy", onclick: () => navigator.clipboard?.writeText(d.config).then(() => { copy.textContent = "Copied"; }) });
-      details.replaceChildren(make("div", { class: "grid" }, ...made.map(([element]) => element)),
-        make("h3", { text: "Run it again" }), make("p", {}, "Save this as experiment.toml, then ", make("code", { text: "offbeat run experiment.toml" }), ". ", copy), make("pre", { tabindex: 0, text: d.config || "no config.toml" }),
-        make("h3", { text: "Made with" }), make("dl", {}, ...words));
-      for (const [element, show] of made) try { show(); } catch (error) { element.append(make("p", { class: "problem", text: `cannot be drawn: ${error.message}` })); }
+      if (curve.consensus)
+        made.push(
+          figure("Consensus", "Distance of the clients' models from their mean, before the server's step", () =>
+            charts.consensus(curve),
+          ),
+        );
+      if (curve.epsilon)
+        made.push(
+          figure("Privacy", "ε of the client that was heard most often; its δ stands in the config", () =>
+            charts.epsilon(curve),
+          ),
+        );
+      if (d.network)
+        made.push(
+          figure(
+            "Network",
+            `ρ = ${number(d.network.rho)}${d.network.drawn ? "" : `; ${d.network.nodes} nodes are too many to draw`}`,
+            () => charts.network(d.network),
+          ),
+        );
+      if (d.partition)
+        made.push(figure("Who has which labels", "", () => charts.partition(d.partition), "tall", "canvas"));
+      if (d.plan)
+        made.push(
+          ...d.plan.map((p) =>
+            figure(
+              `Device ${p.client} of ${p.devices}: k = ${p.k}, δ = ${p.delta}`,
+              "φ over local steps and compression; the diamond is the choice",
+              () => charts.plan(p),
+              "",
+              "canvas",
+            ),
+          ),
+        );
+      const words = Object.entries(d.status || {}).flatMap(([name, value]) => [
+        make("dt", { text: name }),
+        make("dd", { text: String(value) }),
+      ]);
+      const copy = make("button", {
+        type: "button",
+        text: "Copy",
+        onclick: () =>
+          navigator.clipboard?.writeText(d.config).then(() => {
+            copy.textContent = "Copied";
+          }),
+      });
+      details.replaceChildren(
+        make("div", { class: "grid" }, ...made.map(([element]) => element)),
+        make("h3", { text: "Run it again" }),
+        make(
+          "p",
+          {},
+          "Save this as experiment.toml, then ",
+          make("code", { text: "offbeat run experiment.toml" }),
+          ". ",
+          copy,
+        ),
+        make("pre", { tabindex: 0, text: d.config || "no config.toml" }),
+        make("h3", { text: "Made with" }),
+        make("dl", {}, ...words),
+      );
+      for (const [element, show] of made)
+        try {
+          show();
+        } catch (error) {
+          element.append(make("p", { class: "problem", text: `cannot be drawn: ${error.message}` }));
+        }
     }
 
     // A run that is gone meanwhile has no curve.
-    const fetched = (ids) => Promise.all(ids.map(async (id) => { try { curves.set(id, await source.curve(id)); } catch { curves.delete(id); } }));
+    const fetched = (ids) =>
+      Promise.all(
+        ids.map(async (id) => {
+          try {
+            curves.set(id, await source.curve(id));
+          } catch {
+            curves.delete(id);
+          }
+        }),
+      );
 
     async function refresh() {
       await fetched(ticked().map((run) => run.id));
@@ -170,22 +470,76 @@ const view = (() => {
     }
 
     root.replaceChildren(
-      make("section", { "aria-labelledby": "runs-title" }, make("h2", { id: "runs-title", tabindex: -1, text: "Runs" }), seek, make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, table)),
-      make("section", { "aria-labelledby": "compare-title" }, make("h2", { id: "compare-title", text: "Side by side" }),
-        make("div", { class: "controls" }, radios("Over", AXES, "over"), radios("Show", WHAT, "what"), target, whole), place,
-        make("div", { class: "scroll" }, make("table", { id: "reached" }, make("thead", {}, make("tr", {}, ...["run", "accuracy", "rounds to target", "time to target", "bytes up to target", "seeds there"].map((text, i) => make("th", { scope: "col", class: i ? "" : "name", text })))), reached))),
-      make("section", { "aria-labelledby": "one-title" }, make("h2", { id: "one-title", text: "One run" }), make("p", { class: "controls" }, make("label", { for: "which", text: "Run" }), select), details));
+      make(
+        "section",
+        { "aria-labelledby": "runs-title" },
+        make("h2", { id: "runs-title", tabindex: -1, text: "Runs" }),
+        seek,
+        make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, table),
+      ),
+      make(
+        "section",
+        { "aria-labelledby": "compare-title" },
+        make("h2", { id: "compare-title", text: "Side by side" }),
+        make("div", { class: "controls" }, radios("Over", AXES, "over"), radios("Show", WHAT, "what"), target, whole),
+        place,
+        make(
+          "div",
+          { class: "scroll" },
+          make(
+            "table",
+            { id: "reached" },
+            make(
+              "thead",
+              {},
+              make(
+                "tr",
+                {},
+                ...["run", "accuracy", "rounds to target", "time to target", "bytes up to target", "seeds there"].map(
+                  (text, i) => make("th", { scope: "col", class: i ? "" : "name", text }),
+                ),
+              ),
+            ),
+            reached,
+          ),
+        ),
+      ),
+      make(
+        "section",
+        { "aria-labelledby": "one-title" },
+        make("h2", { id: "one-title", text: "One run" }),
+        make("p", { class: "controls" }, make("label", { for: "which", text: "Run" }), select),
+        details,
+      ),
+    );
 
     return {
-      state, tick,
+      state,
       // All is drawn anew from the source's runs.
-      async begin(ids) { charts.time(source.runs); ids.forEach((id) => tick(id, true)); state.shown = source.runs.length ? source.runs[0].id : null; choices(); await refresh(); await detail(); },
+      async begin(ids) {
+        charts.time(source.runs);
+        ids.forEach((id) => tick(id, true));
+        state.shown = source.runs.length ? source.runs[0].id : null;
+        choices();
+        await refresh();
+        await detail();
+      },
       // Some runs have changed; `fresh` says whether the list has other runs than before.
       async changed(ids, fresh) {
         const there = new Set(source.runs.map((run) => run.id));
-        for (const id of state.ticked) if (!there.has(id)) { state.ticked.delete(id); curves.delete(id); }
-        if (!there.has(state.shown)) { state.shown = source.runs.length ? source.runs[0].id : null; detail(); }
-        if (fresh) { choices(); charts.time(source.runs); }
+        for (const id of state.ticked)
+          if (!there.has(id)) {
+            state.ticked.delete(id);
+            curves.delete(id);
+          }
+        if (!there.has(state.shown)) {
+          state.shown = source.runs.length ? source.runs[0].id : null;
+          detail();
+        }
+        if (fresh) {
+          choices();
+          charts.time(source.runs);
+        }
         const moved = ids.filter((id) => state.ticked.has(id));
         await fetched(moved);
         list();
