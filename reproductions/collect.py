@@ -31,12 +31,17 @@ SETTABLE = ("rounds", "virtual_seconds", "precision")  # what a part of a table 
 def collect(name: str, folder: pathlib.Path, target: float | None = None) -> dict[str, Any]:
     runs = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["runs"]
     ended = [run for run in runs if (folder / run["folder"] / "summary.json").is_file()]
-    states = {run["label"]: json.loads((folder / run["folder"] / "status.json").read_text())["state"] for run in runs}
+    diverged = {run["label"]: None for run in runs if _diverged(folder / run["folder"])}
     found = [_run(folder / run["folder"], run["label"], run["seed"], target) for run in ended]
     machines = sorted({run.pop("machine") for run in found})
     seconds = busy([run.pop("span") for run in found])
     return {"commit": _commit(), "machines": machines, "seconds": seconds, "set": _set(name, folder, ended),
-            "failed": [label for label, state in states.items() if state == "failed"], "runs": found}  # fmt: skip
+            "diverged": list(diverged), "runs": found}  # fmt: skip
+
+
+def _diverged(folder: pathlib.Path) -> bool:
+    status = json.loads(file.read_text()) if (file := folder / "status.json").is_file() else {}
+    return status.get("state") == "failed" and "diverged" in status["error"]
 
 
 def _set(name: str, folder: pathlib.Path, runs: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -48,7 +53,7 @@ def _set(name: str, folder: pathlib.Path, runs: Iterable[dict[str, Any]]) -> dic
         changes.append({key: getattr(had, key) for key in SETTABLE if getattr(had, key) != getattr(asked, key)})
     if any(change != changes[0] for change in changes):
         raise SystemExit(f"the runs of {folder} do not belong together: {changes}")
-    return changes[0]
+    return changes[0] if changes else {}
 
 
 def tables(name: str) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _section(name: str, paper: Mapping[str, Any], found: Mapping[str, Any]) -> s
     parts = [f"## {paper['title']}\n", f"`{_command(name, changes)}`\n"]
     parts.append(f"{_of_all(name, runs, changes)}{made}, collected at commit {found['commit']}.\n")
     if "rows" in paper:
-        parts.append(_table(paper, runs, found.get("failed", [])))
+        parts.append(_table(paper, runs, found.get("diverged", [])))
         parts += [] if "rounds" in changes else _differences(paper, runs)  # fewer rounds are nothing to compare with
     if "ratios" in paper:
         parts.append(_ratios(paper["ratios"], runs))
@@ -107,12 +107,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _table(paper: Mapping[str, Any], runs: Runs, failed: Sequence[str]) -> str:
+def _table(paper: Mapping[str, Any], runs: Runs, diverged: Sequence[str]) -> str:
     lines = ["| | " + " | ".join(paper["columns"]) + " |", "|---" * (1 + len(paper["columns"])) + "|"]
     for row, printed in paper["rows"].items():
         cells = []
         for place, column in enumerate(paper["columns"]):
-            made, otherwise = runs.get(f"{row} {column}"), "diverged" if f"{row} {column}" in failed else "not run"
+            made, otherwise = runs.get(f"{row} {column}"), "diverged" if f"{row} {column}" in diverged else "not run"
             ours = spread([run[paper["figure"]] for run in made], scale=100) if made else otherwise
             cells.append(f"{_known(printed[place], 100, '.1f')} / {ours}" if printed else ours)
         lines.append(f"| {row} | " + " | ".join(cells) + " |")

@@ -45,7 +45,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         checksum, length = struct.unpack_from("<II", payload)
         if checksum != zlib.crc32(memoryview(payload)[4:]):
-            raise ValueError("its checksum is another")
+            raise ValueError("its checksum is another: damaged on the way, or of another version of offbeat")
         if length > HEAD:
             raise ValueError(f"a head of {length} bytes")
         head: dict[str, Any] = json.loads(payload[8 : 8 + length])

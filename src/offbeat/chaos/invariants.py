@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.engine.pool import Pool
 from offbeat.experiments import checkpoint
-from offbeat.experiments.folder import STATUS
+from offbeat.experiments.folder import SETTING, STATUS, read_json
 
 LEDGER = "sent = arrived + lost + refused + in flight"
 ONCE = "every accepted update is aggregated exactly once"
@@ -86,13 +87,18 @@ def check_checkpoint(book: Book, folder: pathlib.Path, where: str) -> None:
         LEDGER, len(log) >= state["update_rows"] and loop["jobs"] == ended + len(loop["out"]), where,
         sent=loop["jobs"], ended=ended, in_flight=len(loop["out"]), rows_on_disk=len(log),
     )  # fmt: skip
-    pool = loop["pool"]
-    busy, theirs = sorted(pool["order"][pool["idle"] :].tolist()), sorted(job["client"] for job in jobs)
+    busy, theirs = _busy(loop["pool"], read_json(folder / SETTING)["clients"]), sorted(job["client"] for job in jobs)
     waited = sorted(job["id"] for job in jobs)
     book.check(
         BUSY, busy == theirs and waited == loop["out"], where,
         busy=busy, clients_of_jobs_in_flight=theirs, waited_for=loop["out"], in_flight=waited,
     )  # fmt: skip
+
+
+def _busy(state: dict[str, Any], clients: int) -> list[int]:
+    pool = Pool(clients, 0)
+    pool.load_state_dict(state)
+    return sorted(pool.order[place] + place for place in range(pool.idle, clients))
 
 
 def check_ledger(book: Book, ledger: Mapping[str, Any], where: str) -> None:

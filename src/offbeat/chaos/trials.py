@@ -10,6 +10,7 @@ from typing import Any
 from offbeat.chaos.messages import RATE, Unreliable
 from offbeat.chaos.witness import Witness
 from offbeat.engine import Simulated
+from offbeat.engine.forgers import Forgers
 from offbeat.experiments import api
 from offbeat.experiments.drive import alone
 from offbeat.experiments.reality import Reality
@@ -27,7 +28,8 @@ def trial(
     assembly = experiment.assemble(data_dir)
     carrier = None
     if network is not None:
-        inner = Simulated(assembly.world, assembly.executor, seed)
+        forgers = Forgers.of(assembly.world.attack, assembly.work)
+        inner = Simulated(assembly.world, assembly.executor, seed, forgers)
         clients = assembly.work.data.clients
         carrier = Unreliable(inner, assembly.work.layout, clients, network, timeout, until, rate)
     run = Run(assembly, threading.Event(), None, None, carrier, Reality.simulated(assembly))

@@ -127,9 +127,10 @@ def begin(
     modules: Path | None = None,
     watch: Watch | None = None,
     callbacks: Sequence[Callback] = (),
+    runs: int = 1,
 ) -> Run:
-    """A run that is ready to go, with its folder."""
-    assembly = experiment.assemble(data_dir)
+    """A run that is ready to go, with its folder; of so many that will be trained together."""
+    assembly = experiment.assemble(data_dir, runs)
     new = Run(assembly, interrupted, watch, pathlib.Path(out) if out is not None else None, callbacks=callbacks)
     if out is not None:
         origin = Origin(*(str(pathlib.Path(p).resolve()) if p is not None else None for p in (data_dir, modules)))
@@ -189,14 +190,15 @@ def reopen(
     """A run that was interrupted, ready to go on."""
     assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
     if resolved(experiment, assembly) != (folder / "config.toml").read_text(encoding="utf-8"):
-        raise RunFolderError(f"{folder} holds another experiment: compare its config.toml")
+        raise RunFolderError(f"{folder} holds another experiment, or is of another version: compare its config.toml")
     old = Run(assembly, interrupted, watch, folder, callbacks=callbacks)
     old.reopen(folder)
     return old
 
 
 def resolved(experiment: Experiment, assembly: Assembly) -> str:
-    """The experiment's complete TOML, with the executor that was chosen."""
+    """The experiment's complete TOML, with what was chosen for it."""
     from offbeat.experiments.config import dump
 
-    return dump(dataclasses.replace(experiment, executor=assembly.executor_name))
+    compiled = assembly.executor.compiled if experiment.device == "cuda" else experiment.compile
+    return dump(dataclasses.replace(experiment, executor=assembly.executor_name, compile=compiled))

@@ -47,7 +47,6 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
             for run in runs:  # the others stop where they are, with a checkpoint
                 run.interrupted.set()
 
-    _announce(runs)
     with threads(executor.work), arithmetic(executor.work), contextlib.closing(executor):
         for place, routine in enumerate(routines):
             go_on(place, functools.partial(next, routine))
@@ -65,14 +64,6 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
     if failures:
         raise failures[0]
     return [ended[place] for place in range(len(runs))]
-
-
-def _announce(runs: Sequence[Run]) -> None:
-    """Tell executors that offbeat has chosen itself how much work there will be."""
-    expected = sum(run.assembly.expected_steps for run in runs)
-    for run in runs:
-        if run.experiment.executor == "auto":
-            run.assembly.executor.expect(expected)
 
 
 def _in_bulk(executor: Executor, tasks: Sequence[Task]) -> list[Outcome]:

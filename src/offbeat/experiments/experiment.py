@@ -35,6 +35,7 @@ from offbeat.engine import (
     choose,
 )
 from offbeat.engine.executors import Choice, Gossip, Name, why_not_stackable
+from offbeat.engine.executors.probe import worth_compiling
 from offbeat.engine.work import Precision
 from offbeat.errors import ConfigError
 from offbeat.experiments import privacy
@@ -89,6 +90,8 @@ class Experiment(Options):
     """Where the clients' work and the server's step are done."""
     executor: Choice = "auto"
     """What does the clients' work; in a run of more than seconds `auto` tries those that can and takes the fastest."""
+    compile: bool | None = None
+    """Whether local steps on a GPU are compiled; left out, where there are enough of them to make up for the time."""
     precision: Precision = "tf32"
     """Of products and convolutions on a GPU: full, with inputs rounded to 10 bits, or bfloat16; a CPU has no TF32."""
 
@@ -120,8 +123,11 @@ class Experiment(Options):
             raise ConfigError("FedLuck chooses a rate of compression: use top-k or random-k", key="compression.upload")
         privacy.check(self)
 
-    def assemble(self, folder: str | os.PathLike[str] | None = None) -> Assembly:
-        """Load the data, build the model, check that everything fits; nothing is written."""
+    def assemble(self, folder: str | os.PathLike[str] | None = None, runs: int = 1) -> Assembly:
+        """Load the data, build the model, check that everything fits; nothing is written.
+
+        So many `runs` like this one will be trained together.
+        """
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
         data = self.data.load(data_dir(folder), self.seed)
@@ -165,14 +171,23 @@ class Experiment(Options):
         if network is None:
             name, rates = choose(self.executor, work, self.together(data.clients), self.rounds)
             evaluator = Evaluator(work, self.evaluation.batch_size)
-            return Assembly(self, world, name, EXECUTORS[name](work), evaluator, rates)
+            executor = EXECUTORS[name](work)
+            executor.compiled = executor.compiled and self._compiles(work, runs)
+            return Assembly(self, world, name, executor, evaluator, rates)
         self._check_network(network, work)
         try:
             gossip = Gossip(work, network, key(self.seed, "gossip"))
             gossip.rho(busy or data.clients)  # makes every matrix that the network will need
         except ConfigError as error:
             raise error.within("algorithm.topology") from None
+        gossip.compiled = gossip.compiled and self._compiles(work, runs)
         return Assembly(self, world, "vectorised", gossip, Evaluator(work, self.evaluation.batch_size))
+
+    def _compiles(self, work: Work, runs: int) -> bool:
+        if self.compile is not None:
+            return self.compile
+        steps = sum(work.steps(client) for client in range(self.together(work.data.clients)))
+        return worth_compiling(work, runs * self.rounds * steps)
 
     def together(self, clients: int) -> int:
         """About how many jobs are trained at once, and at most in a round of most dispatches."""
@@ -291,7 +306,7 @@ class Assembly:
     @property
     def pool(self) -> object:
         """Equal for runs whose jobs can be trained in one stack; None where nothing is gained by it."""
-        if isinstance(self.executor, Gossip) or self.executor.bulk == 1:
+        if isinstance(self.executor, Gossip) or self.executor_name == "ray" or self.executor.bulk == 1:
             return None
         if isinstance(self.world.attack, Poisoning) and self.attackers:
             return None  # its labels are its own
@@ -304,12 +319,6 @@ class Assembly:
             self.executor_name, str(work.device), work.precision, work.augment, id(work.data.dataset), str(module),
             work.layout.fingerprint, fixed.hexdigest(),
         )  # fmt: skip
-
-    @property
-    def expected_steps(self) -> int:
-        """About how many local steps the run will have in all."""
-        work, together = self.work, self.experiment.together(self.work.data.clients)
-        return self.experiment.rounds * sum(work.steps(client) for client in range(together))
 
     def terms(self, client: int) -> Terms:
         """What is asked of a client: as the client rule says, or as an algorithm that plans has chosen."""

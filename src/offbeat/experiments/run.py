@@ -221,7 +221,8 @@ class Run:
             raise
 
     def _fail(self, error: Exception) -> None:
-        if self.folder and self.folder.created and len(self.metrics) < 2:
+        worthless = len(self.metrics) < 2 and not (self.careful and self.tally.version)  # real clients' work is not
+        if self.folder and self.folder.created and worthless:
             self.folder.discard()
         elif self.folder:
             with contextlib.suppress(OSError):  # the very disk may be what fails

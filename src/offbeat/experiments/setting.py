@@ -24,10 +24,9 @@ def setting(assembly: Assembly) -> dict[str, Any]:
     data, algorithm, executor = assembly.work.data, assembly.experiment.algorithm, assembly.executor
     found: dict[str, Any] = {"clients": data.clients}
     if data.clients <= CLIENTS:
-        counts = data.label_counts()
-        found["sizes"] = counts.sum(axis=1).tolist()
-        if counts.size <= LABELS:
-            found["partition"] = counts.tolist()
+        found["sizes"] = data.sizes.tolist()
+        if data.clients * data.dataset.classes <= LABELS:
+            found["partition"] = data.label_counts().tolist()
     if assembly.attackers and data.clients <= CLIENTS:
         found["attackers"] = sorted(assembly.attackers)
     dispatch = assembly.experiment.dispatch

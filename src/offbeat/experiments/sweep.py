@@ -7,7 +7,7 @@ import itertools
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from offbeat.errors import ConfigError, DivergenceError, RunFolderError
@@ -149,7 +149,7 @@ def _run(
             else:
                 run = api.begin(
                     experiment, interrupted, out=folder, data_dir=data_dir, modules=modules, watch=watch,
-                    callbacks=callbacks,
+                    callbacks=callbacks, runs=len(cells),
                 )  # fmt: skip
             runs.append(run)
         return [_summary(outcome) for outcome in together(runs)]
@@ -162,11 +162,12 @@ def _summary(outcome: Result | DivergenceError) -> dict[str, Any] | None:
 
 
 def _same(one: Experiment, other: Experiment) -> bool:
-    """Equal but for the executor, which the folder has resolved."""
-    first, second = config.describe(one), config.describe(other)
-    if second["executor"] == "auto":
-        second["executor"] = first["executor"]
-    return config.dumps(first) == config.dumps(second)
+    """Equal but for what the folder has resolved."""
+    if other.executor == "auto":
+        other = replace(other, executor=one.executor)
+    if other.compile is None:
+        other = replace(other, compile=one.compile)
+    return config.dump(one) == config.dump(other)
 
 
 def merge(base: Table, changes: Table) -> Table:

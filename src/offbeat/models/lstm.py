@@ -84,10 +84,11 @@ def recurrence(from_input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tens
     states: list[Tensor] = []
     gates: list[Tensor] = []
     cells: list[Tensor] = []
-    for z in from_input:
-        h, c, active = _cell(z, h @ back, c)
-        for kept, value in ((states, h), (gates, active), (cells, c)):
-            kept.append(value)
+    with torch.autocast(from_input.device.type, enabled=False):  # all in the type of what comes in
+        for z in from_input:
+            h, c, active = _cell(z, h @ back, c)
+            for kept, value in ((states, h), (gates, active), (cells, c)):
+                kept.append(value)
     return torch.stack(states), torch.stack(gates), torch.stack(cells)
 
 

@@ -53,7 +53,7 @@ class Private(Combine):
         if updates is None:
             raise ConfigError(
                 "a sum can only be hidden behind noise where every step is divided by the same number: use a dispatch "
-                "with a buffer, or rounds"
+                "with a buffer, or rounds, and a rule that takes one"
             )
 
     def start(self, like: Tensor, seed: int = 0, updates: int | None = None) -> None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.clients import ClientRule, State
-from offbeat.engine.executors.probe import worth_compiling
 from offbeat.engine.work import Work
 from offbeat.errors import DivergenceError
 from offbeat.messages import Job, Update
@@ -61,16 +60,11 @@ class Executor(ABC):
     def download_bytes(self, job: Job) -> int:
         return self.work.download_bytes(job)
 
-    def expect(self, steps: int) -> None:
-        """Be told how many local steps will come in all: a few are not worth compiling."""
-        self.compiled = self.compiled and worth_compiling(self.work, steps)
-
     def state_dict(self) -> dict[str, Any]:
-        return self.work.state_dict() | {"compiled": self.compiled}
+        return self.work.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.work.load_state_dict(state)
-        self.compiled = state.get("compiled", self.compiled)
 
     def train(self, jobs: Sequence[Job]) -> list[Update]:
         """The update of every job, in the order of the jobs; one that diverges stops the run."""
