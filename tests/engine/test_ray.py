@@ -69,6 +69,13 @@ def executors() -> Iterator[dict[str, Ray]]:
 
 
 @pytest.fixture
+def room(executors: dict[str, Ray]) -> None:
+    """Nobody has the two cores."""
+    for executor in executors.values():
+        executor.close()
+
+
+@pytest.fixture
 def small(executors: dict[str, Ray]) -> Ray:
     executors["mlp"].close()  # there are two cores
     return executors["small"]
@@ -177,6 +184,7 @@ def test_jobs_that_kill_every_worker_are_an_error(
     assert not pids(mlp)
 
 
+@pytest.mark.usefixtures("room")
 def test_running_statistics() -> None:
     """Buffers go down and come back."""
     torch.manual_seed(0)
@@ -204,6 +212,7 @@ def _refuse(pid: int) -> nn.Module:
     return Unwelcome()
 
 
+@pytest.mark.usefixtures("room")
 def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offbeat.engine.executors.cluster.STARTS", 1)
     w = work(RULES[0], Unwelcome())
@@ -220,6 +229,7 @@ def test_no_room_in_the_cluster_is_an_error() -> None:
         next(cluster.answers())
 
 
+@pytest.mark.usefixtures("room")
 def test_a_resumed_run_equals_the_whole_one(tmp_path: pathlib.Path) -> None:
     """Through interruption and resume the run is that of `sequential`.  One job at a time: one worker starts sooner."""
     data = federated()
