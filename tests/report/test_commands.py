@@ -17,10 +17,10 @@ def offbeat(*words: object, columns: int = 100) -> Result:
 
 def test_a_report_and_its_pictures(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
     made = offbeat(
-        "report", runs / "sweep", runs / "cafga", "--html", tmp_path / "a.html", "--png", tmp_path / "pictures"
+        "report", runs / "sweep" / "ca2fl", runs / "cafga", "--html", tmp_path / "a.html", "--png", tmp_path / "pictures"
     )
     assert made.exit_code == 0, made.output
-    assert "<title>5 runs</title>" in (tmp_path / "a.html").read_text()
+    assert "<title>3 runs</title>" in (tmp_path / "a.html").read_text()
     names = {path.name for path in (tmp_path / "pictures").iterdir()}
     assert {
         "accuracy-virtual_seconds.svg",
@@ -39,10 +39,13 @@ def test_pictures_alone(runs: pathlib.Path, tmp_path: pathlib.Path, monkeypatch:
 
 
 def test_what_is_broken_is_said_beside_the_report(mixed: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    made = offbeat("report", mixed, "--html", tmp_path / "a.html", "--png", tmp_path / "p")
+    made = offbeat("report", mixed, "--html", tmp_path / "a.html")
     assert made.exit_code == 0, made.output
     told = [line for line in made.output.splitlines() if line.startswith("broken")]
     assert {pathlib.Path(line.split()[1].rstrip(":")).name for line in told} == {"cut", "garbled", "nameless"}
+    some = [mixed / name for name in ("cut", "garbled", "nameless", "hostile")]
+    made = offbeat("report", *some, "--png", tmp_path / "p")
+    assert made.exit_code == 0, made.output
     assert not any(".." in path.name or "/" in path.name for path in (tmp_path / "p").rglob("*"))
 
 
