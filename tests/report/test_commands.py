@@ -16,9 +16,8 @@ def offbeat(*words: object, columns: int = 100) -> Result:
 
 
 def test_a_report_and_its_pictures(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    made = offbeat(
-        "report", runs / "sweep" / "ca2fl", runs / "cafga", "--html", tmp_path / "a.html", "--png", tmp_path / "pictures"
-    )
+    some = (runs / "sweep" / "ca2fl", runs / "cafga")
+    made = offbeat("report", *some, "--html", tmp_path / "a.html", "--png", tmp_path / "pictures")
     assert made.exit_code == 0, made.output
     assert "<title>3 runs</title>" in (tmp_path / "a.html").read_text()
     names = {path.name for path in (tmp_path / "pictures").iterdir()}
