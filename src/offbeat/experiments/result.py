@@ -9,7 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.engine import Arrival, Lost, Outcome
+from offbeat.experiments.folder import STATUS
 
 
 @dataclass
@@ -78,3 +80,20 @@ class Glance:
 
 
 Watch = Callable[[Glance], None]
+
+
+def algorithm_name(algorithm: Algorithm) -> str:
+    """As in a TOML; a user's own goes by its class."""
+    return next((name for name, kind in ALGORITHMS.items() if type(algorithm) is kind), type(algorithm).__name__)
+
+
+def row(outcome: Outcome) -> tuple[Any, ...]:
+    """A line of the update log, in the order of `folder.UPDATE`."""
+    event, now = outcome.event, outcome.now
+    assert isinstance(event, (Arrival, Lost))
+    job = event.job
+    if isinstance(event, Lost):
+        return event.sent, now, job.client, job.version, 0, job.steps, 0, STATUS.index(outcome.refused or "lost")
+    status = STATUS.index(outcome.refused or ("aggregated" if outcome.aggregated else "late"))
+    update = event.update
+    return event.sent, now, job.client, job.version, outcome.staleness, update.steps, update.wire_bytes, status

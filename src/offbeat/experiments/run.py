@@ -15,9 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.clients import BUFFERS
-from offbeat.engine import Arrival, Forgers, Lost, Outcome, Simulated
+from offbeat.engine import Arrival, Forgers, Lost, Simulated
 from offbeat.engine.evaluate import Score
 from offbeat.engine.executors import Gossip
 from offbeat.engine.executors.base import Outcome as Trained
@@ -25,7 +24,6 @@ from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolder
 from offbeat.experiments import checkpoint, privacy
 from offbeat.experiments.experiment import Assembly
 from offbeat.experiments.folder import (
-    STATUS,
     Origin,
     RunFolder,
     name_of,
@@ -35,7 +33,7 @@ from offbeat.experiments.folder import (
     write_status,
 )
 from offbeat.experiments.reality import MEMORY, Carrier, Reality
-from offbeat.experiments.result import Glance, Result, Tally, Watch
+from offbeat.experiments.result import Glance, Result, Tally, Watch, algorithm_name, row
 from offbeat.messages import Job, Update
 from offbeat.track import Audience, Callback, Ending, RunInfo
 
@@ -121,7 +119,7 @@ class Run:
             )
         self.tally.count(outcome)
         if self.folder and isinstance(outcome.event, (Arrival, Lost)):
-            self.folder.updates.append(_row(outcome))
+            self.folder.updates.append(row(outcome))
         if outcome.stepped and (self.tally.version % self.experiment.evaluation.every == 0 or self._finished()):
             self._evaluate()
         return outcome.stepped
@@ -366,20 +364,3 @@ def _updates(trained: Sequence[Trained]) -> list[Update]:
         if isinstance(each, DivergenceError):
             raise each
     return [each for each in trained if isinstance(each, Update)]
-
-
-def algorithm_name(algorithm: Algorithm) -> str:
-    """As in a TOML; a user's own goes by its class."""
-    return next((name for name, kind in ALGORITHMS.items() if type(algorithm) is kind), type(algorithm).__name__)
-
-
-def _row(outcome: Outcome) -> tuple[Any, ...]:
-    """A line of the update log, in the order of `folder.UPDATE`."""
-    event, now = outcome.event, outcome.now
-    assert isinstance(event, (Arrival, Lost))
-    job = event.job
-    if isinstance(event, Lost):
-        return event.sent, now, job.client, job.version, 0, job.steps, 0, STATUS.index(outcome.refused or "lost")
-    status = STATUS.index(outcome.refused or ("aggregated" if outcome.aggregated else "late"))
-    update = event.update
-    return event.sent, now, job.client, job.version, outcome.staleness, update.steps, update.wire_bytes, status
