@@ -244,32 +244,26 @@ def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Pat
     replayed(run)
 
 
-def test_fedbuff_learns_on_this_machine_though_a_client_fails(commands: Commands, tmp_path: pathlib.Path) -> None:
+def test_a_federation_on_this_machine(commands: Commands, tmp_path: pathlib.Path) -> None:
+    """CA²FL with a model of one's own; a client app fails, the run is interrupted, and goes on."""
     (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "digits.toml").write_text(EXPERIMENT.format(rounds=3, algorithm="fedbuff") + '[model]\nname="own:make"')
-    status, said = commands.run("deploy", "local", "digits.toml", "--clients", 2, "--out", "run")
-    assert status == 0, said
-    assert "the client app raised an exception" in said
-    assert "not at the first try" in said
-    assert "run  run" in said
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["accuracy"] > 0.85
-    assert (tmp_path / "run" / "logs" / "node-1.log").is_file()
-    assert replayed(tmp_path / "run") == "version 3, 3 updates: x is the same, bit for bit\n"
-
-
-def test_ca2fl_learns_is_interrupted_and_goes_on(commands: Commands, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "digits.toml").write_text(EXPERIMENT.format(rounds=3, algorithm="ca2fl"))
-    command = ("deploy", "local", "digits.toml", "--out", "run")
+    (tmp_path / "digits.toml").write_text(EXPERIMENT.format(rounds=3, algorithm="ca2fl") + '[model]\nname="own:make"')
+    command = ("deploy", "local", "digits.toml", "--clients", 2, "--out", "run")
     first = commands.start("first", *command)
     until(lambda: version(tmp_path / "run") >= 1, "a version", first)
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 130
-    assert "go on with: offbeat deploy local digits.toml --out run" in commands.said("first")
+    said = commands.said("first")
+    assert "the client app raised an exception" in said
+    assert "not at the first try" in said
+    assert "go on with: offbeat deploy local digits.toml" in said
     assert not commands.living()
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "interrupted"
+    assert (tmp_path / "run" / "logs" / "node-1.log").is_file()
     replayed(tmp_path / "run")
     status, said = commands.run(*command)
     assert status == 0, said
     assert "going on with run" in said
+    assert "run  run" in said
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["accuracy"] > 0.85
     assert replayed(tmp_path / "run") == "version 3, 3 updates: x is the same, bit for bit\n"
