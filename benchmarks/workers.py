@@ -23,7 +23,7 @@ from offbeat.data import Federated
 from offbeat.engine import EXECUTORS, Executor, Work
 from offbeat.engine.executors import Ray
 from offbeat.engine.executors.choice import trial
-from offbeat.experiments.bench_train import EXAMPLES, _data
+from offbeat.experiments.bench_train import EXAMPLES, made_up
 from offbeat.models import MODELS
 
 TURNS = 6
@@ -50,7 +50,7 @@ def cpu_seconds(executor: Executor) -> tuple[float, float]:
 
 def measure(model: str) -> None:
     batch, jobs, steps, others = SETTINGS[model]
-    dataset = _data(model)
+    dataset = made_up(model)
     torch.manual_seed(0)
     module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
     clients = np.array_split(np.arange(EXAMPLES), EXAMPLES // (steps * batch))

@@ -9,8 +9,7 @@ from typing import Any
 
 from offbeat.chaos.messages import RATE, Unreliable
 from offbeat.chaos.witness import Witness
-from offbeat.engine import Simulated
-from offbeat.engine.forgers import Forgers
+from offbeat.engine import Forgers, Simulated
 from offbeat.experiments import api
 from offbeat.experiments.drive import alone
 from offbeat.experiments.reality import Reality

@@ -29,7 +29,7 @@ def rates(
     """One line for every combination: client-steps a second, or why it cannot be run."""
     number, count = 0, len(models) * len(batches) * len(groups) * len(executors)
     for model in models:
-        dataset = _data(model)
+        dataset = made_up(model)
         torch.manual_seed(0)
         module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
         for batch in batches:
@@ -69,7 +69,7 @@ def _measured(name: str, work: Work, group: int, seconds: float, repeat: int) ->
     }
 
 
-def _data(model: str) -> Dataset:
+def made_up(model: str) -> Dataset:
     """Random examples of the kind that the model takes: images of 3×32×32, or texts."""
     rng = np.random.default_rng(0)
     n = EXAMPLES

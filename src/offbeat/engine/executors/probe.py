@@ -19,7 +19,8 @@ WORTH_COMPILING = 5e14
 def worth_compiling(work: Work, steps: int) -> bool:
     """Whether so many local steps are worth the time that compiling the model takes; the same on every machine."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        work.module(work.inputs(torch.from_numpy(work.plans([Job(0, 0, 0, work.x, 1, 0)])[0][0, 0]).to(work.device)))
+        batches, _ = work.plan(Job(0, 0, 0, work.layout.read(work.module), 1, 0))
+        work.module(work.inputs(torch.from_numpy(batches[0]).to(work.device)))
     return float(counter.get_total_flops()) * steps > WORTH_COMPILING
 
 

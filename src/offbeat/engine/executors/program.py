@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.clients import ClientRule, State
+from offbeat.engine.executors.probe import first_line
 
 LADDER = [2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
 
@@ -232,6 +233,6 @@ class Compiled:
                     return self._compiled(*arguments)
             except Exception as error:  # whatever a compiler may raise
                 self._compiled = None
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                warnings.warn(f"torch.compile failed, so steps run uncompiled: {reason}", RuntimeWarning, stacklevel=2)
+                reason = f"torch.compile failed, so steps run uncompiled: {first_line(error)}"
+                warnings.warn(reason, RuntimeWarning, stacklevel=2)
         return self._uncompiled(*arguments)
