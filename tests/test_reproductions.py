@@ -55,6 +55,16 @@ def test_what_a_paper_does_not_print_and_a_run_does_not_reach_is_said() -> None:
     assert page._values(values, runs).splitlines()[3] == "| b | 3.00 | 25.0 |"
 
 
+def test_a_part_of_a_table_says_what_is_missing() -> None:
+    paper = {"figure": "accuracy", "columns": ["x", "y", "z"], "rows": {"a": [0.5, 0.6, 0.7]}}
+    table = page._table(paper, {"a x": [{"accuracy": 0.25}]}, ["a y"])
+    assert table.splitlines()[2] == "| a | 50.0 / 25.0 | 60.0 / diverged | 70.0 / not run |"
+    assert page._of_all("mifa-cifar10", {"MIFA α=0.1": []}, {"rounds": 150}) == (
+        "**A part: 1 of 28 cells, 150 of 2,000 rounds.** "
+    )
+    assert page._of_all("ca2fl-fedasync", dict.fromkeys(labels("ca2fl-fedasync"), ()), {}) == ""
+
+
 def test_a_panel_has_its_own_curves_alone() -> None:
     labels = ["p=1 AFA-CD", "p=10 AFA-CD", "MIFA p=1"]
     assert [page._within("p=1", label) for label in labels] == ["AFA-CD", "", "MIFA"]
