@@ -12,13 +12,14 @@ import torch
 from tests.engine.test_executors import NORMED, RULES, SHAPE, built, federated, jobs
 from torch import Tensor, nn
 
-from offbeat.algorithms import COMBINES
+from offbeat.algorithms import AFGA, COMBINES
 from offbeat.clients import SGD, ClientRule
 from offbeat.data import Federated, from_arrays
 from offbeat.engine import Work
 from offbeat.engine.executors import Executor, Graphs, Sequential, Vectorised, arithmetic
 from offbeat.engine.executors.choice import why_not
 from offbeat.engine.executors.convolution import stacked_conv2d
+from offbeat.engine.executors.gossip import Gossip
 from offbeat.messages import Update
 from offbeat.models import CNN, LSTM, MLP, ConvMixer, Model
 
@@ -35,11 +36,11 @@ def moved(executor: Executor, rounds: int = 2) -> Tensor:
     return torch.stack([update.delta for update in updates])
 
 
-def on_gpu(module: nn.Module, rule: ClientRule, data: Federated | None = None) -> Work:
+def on_gpu(module: nn.Module, rule: ClientRule, data: Federated | None = None, device: str = "cuda") -> Work:
     """On standardised inputs: that is a part of a captured step, too."""
     data = data or federated()
     data = replace(data, dataset=replace(data.dataset, mean=(0.1,) * SHAPE[0], std=(1.2,) * SHAPE[0]))
-    return Work(copy.deepcopy(module), data, rule, torch.device("cuda"), precision="float32")
+    return Work(copy.deepcopy(module), data, rule, torch.device(device), precision="float32")
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -58,6 +59,22 @@ def test_programs_do_what_the_plain_executor_does(
     fast = moved(kind(on_gpu(module, rule), compiled))
     assert ((fast - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
     assert torch.equal(fast, moved(kind(on_gpu(module, rule), compiled))), "the same bytes every time"
+
+
+@pytest.mark.parametrize("model", [MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)
+def test_networks_compiled_and_not_do_what_they_do_on_a_cpu(model: Model) -> None:
+    module, found = built(model), []
+    for device, compiled in (("cpu", False), ("cuda", False), ("cuda", True)):
+        work = on_gpu(module, SGD(lr=0.1, steps=3, batch_size=8), device=device)
+        network = AFGA().network()
+        assert network is not None
+        executor = Gossip(work, network, seed=5)
+        executor.compiled = compiled
+        with arithmetic(work):
+            updates = executor.train_all([(work, job) for job in jobs(work, models=1)])
+        found.append(torch.stack([update.delta.cpu() for update in updates if isinstance(update, Update)]))
+    for fast in found[1:]:
+        assert ((fast - found[0]).norm(dim=1) < 1e-3 * found[0].norm(dim=1)).all()
 
 
 @pytest.mark.parametrize("name", COMBINES)
