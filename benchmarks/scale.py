@@ -26,8 +26,10 @@ from typing import Any
 
 import torch
 
+from offbeat.bench.engine import simulation
+from offbeat.bench.server import server as cost
 from offbeat.engine import Arrival, Simulated
-from offbeat.experiments import bench, checkpoint, presets
+from offbeat.experiments import checkpoint, presets
 from offbeat.experiments.api import execute
 from offbeat.experiments.config import parse
 from offbeat.memory import MEMORIES, Memory
@@ -70,7 +72,7 @@ def engine(clients: int, busy: int, dim: int) -> Row:
     torch.set_num_threads(1)
     arrivals = max(100, min(60_000, 4 * 10**9 // dim // 10))
     begun = time.process_time()
-    loop = bench.simulation("fedbuff", clients, busy, min(10, busy), dim)
+    loop = simulation("fedbuff", clients, busy, min(10, busy), dim)
     begun = time.process_time() - begun
     for _ in range(arrivals // 2):
         loop.turn()
@@ -97,7 +99,7 @@ def server(memory: str, dim: int) -> Row:
     torch.set_num_threads(1)
     clients, buffer = SERVER[dim]
     arrivals = buffer * max(8, min(20, 10**7 // dim))
-    row = bench.server("ca2fl", memory, dim, clients, arrivals, buffer)
+    row = cost("ca2fl", memory, dim, clients, arrivals, buffer)
     return {
         "memory": memory, "dim": dim, "clients": clients, "buffer": buffer,
         "per_second": 1e6 / row["microseconds_per_arrival"], "copies": row["copies"],

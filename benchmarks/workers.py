@@ -18,12 +18,12 @@ import numpy as np
 import ray
 import torch
 
+from offbeat.bench.train import EXAMPLES, made_up
 from offbeat.clients import SGD
 from offbeat.data import Federated
 from offbeat.engine import EXECUTORS, Executor, Work
 from offbeat.engine.executors import Ray
 from offbeat.engine.executors.choice import trial
-from offbeat.experiments.bench_train import EXAMPLES, made_up
 from offbeat.models import MODELS
 
 TURNS = 6

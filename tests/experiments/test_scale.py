@@ -9,8 +9,8 @@ import pytest
 from benchmarks import scale
 
 import offbeat as ob
+from offbeat.bench.engine import simulation
 from offbeat.data import Sampled, Synthetic
-from offbeat.experiments.bench import simulation
 from offbeat.experiments.data import Data
 from offbeat.experiments.experiment import Experiment
 from offbeat.world import Bernoulli

@@ -33,7 +33,7 @@ def engine(
 ) -> None:
     """Arrivals a second with a trainer that does nothing, and the memory they take."""
     from offbeat.algorithms import ALGORITHMS
-    from offbeat.experiments import bench
+    from offbeat.bench import engine as bench
     from offbeat.experiments.progress import Measuring
     from offbeat.report import tables
 
@@ -72,7 +72,7 @@ def server(
 ) -> None:
     """What an arrival costs each server rule with each memory, beside a plain copy of the bytes that it must touch."""
     from offbeat.algorithms import ALGORITHMS
-    from offbeat.experiments import bench
+    from offbeat.bench import server as bench
     from offbeat.experiments.progress import Measuring
     from offbeat.report import tables
 
@@ -112,8 +112,8 @@ def train(
     50,000 made-up examples, one epoch: of 1,000 clients up to batches of 10 (the shape of pfl-research's own
     benchmark), of clients with ten batches each beyond.
     """
+    from offbeat.bench.train import rates
     from offbeat.engine.executors import EXECUTORS
-    from offbeat.experiments.bench_train import rates
     from offbeat.experiments.progress import Measuring
     from offbeat.models import MODELS
     from offbeat.report import tables

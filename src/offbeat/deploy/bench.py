@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from offbeat.bench import Tell, silent
 from offbeat.deploy.bench_app import CONFIG
 from offbeat.deploy.federation import federation
 from offbeat.deploy.processes import Programs
-from offbeat.experiments.bench import Tell, silent
 
 MODES = ("fedavg", "async")
 SMALL, LARGE = 0, 3330  # hidden units: 650 parameters, and 11.3 million, which are 45 MB

@@ -1,113 +1,18 @@
-"""Measurements of offbeat itself."""
+"""What an arrival costs a server rule, beside a plain copy of the bytes that it must touch."""
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
-import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from typing import Any
 
 import torch
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
-from offbeat.engine import DISPATCHES, Arrival, Loop, Simulated, Terms
+from offbeat.bench import Tell, silent
 from offbeat.memory import MEMORIES, Disk, Held, Memory, Quantised
 from offbeat.messages import Job, Update
-from offbeat.world import HalfNormal, World
-
-Tell = Callable[[str, int, int], None]
-"""Is told what is measured next, how many were before it, and how many there are."""
-
-
-def silent(what: str, number: int, count: int) -> None:
-    """Tells nobody."""
-
-
-class NoTraining:
-    """A trainer that does nothing: what is left is the engine and the server rule."""
-
-    bulk = 256
-
-    def __init__(self, dim: int) -> None:
-        self.bytes = 4 * dim
-        self.delta = torch.full((dim,), 1e-6)
-
-    def upload_bytes(self, job: Job) -> int:
-        return self.bytes
-
-    def download_bytes(self, job: Job) -> int:
-        return self.bytes
-
-    def train(self, jobs: Sequence[Job]) -> list[Update]:
-        return [Update(j.id, j.client, j.version, self.delta, j.steps, 1, self.bytes) for j in jobs]
-
-
-def engine(
-    algorithm: str = "fedbuff",
-    clients: int = 10_000,
-    arrivals: int = 100_000,
-    concurrency: int = 1_000,
-    buffer: int = 10,
-    dim: int = 7_850,
-) -> dict[str, Any]:
-    """Simulate so many arrivals without training.  d = 7,850 is logistic regression on MNIST."""
-    started, worked = time.perf_counter(), time.process_time()
-    loop = simulation(algorithm, clients, concurrency, buffer, dim)
-    seen = 0
-    while seen < arrivals:
-        seen += isinstance(loop.turn().event, Arrival)
-    seconds = time.perf_counter() - started
-    return {
-        "algorithm": algorithm,
-        "clients": clients,
-        "concurrency": concurrency,
-        "parameters": dim,
-        "arrivals": arrivals,
-        "versions": loop.algorithm.version,
-        "seconds": seconds,
-        "processor_seconds": time.process_time() - worked,
-        "arrivals_per_second": arrivals / seconds,
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
-
-
-def simulation(algorithm: str, clients: int, concurrency: int, buffer: int, dim: int) -> Loop:
-    """A loop without training, with its first jobs sent out."""
-    rule = ALGORITHMS[algorithm]()
-    kind = DISPATCHES[rule.dispatches[0]]
-    names = {field.name for field in fields(kind)}
-    options = {k: v for k, v in (("concurrency", concurrency), ("buffer", min(buffer, concurrency))) if k in names}
-    world, terms = World(delay=HalfNormal()), Terms(10)
-    transport = Simulated(world, NoTraining(dim), seed=0)
-    loop = Loop(rule, kind(**options), world, transport, clients, lambda _: terms, seed=0)
-    rule.start(torch.zeros(dim), clients)
-    loop.start()
-    return loop
-
-
-def engines(
-    clients: Sequence[int], algorithm: str = "fedbuff", arrivals: int = 100_000, concurrency: int = 1_000,
-    dim: int = 7_850, tell: Tell = silent,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """The same with different numbers of clients and equally many of them busy, each in a fresh process.
-
-    So the peaks can be compared: `bytes_per_client` is what each client more than in the row before has cost.
-    """
-    sizes, rows = sorted(set(clients)), []
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=fresh, max_tasks_per_child=1) as process:
-        for number, size in enumerate(sizes):
-            tell(f"{algorithm}, {size:,} clients", number, len(sizes))
-            busy = min(concurrency, sizes[0])
-            rows.append(process.submit(engine, algorithm, size, arrivals, busy, dim=dim).result())
-    for before, row in itertools.pairwise(rows):
-        megabytes = row["peak_megabytes"] - before["peak_megabytes"]
-        row["bytes_per_client"] = megabytes * 2**20 / (row["clients"] - before["clients"])
-    return rows
 
 
 class Copy:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from offbeat.bench import Tell, silent
 from offbeat.clients import SGD
 from offbeat.data import Dataset, Federated, from_arrays
 from offbeat.engine.executors import EXECUTORS
 from offbeat.engine.executors.choice import client_steps_per_second, trial, why_not
 from offbeat.engine.work import Precision, Work
-from offbeat.experiments.bench import Tell, silent
 from offbeat.models import MODELS
 
 EXAMPLES = 50_000
