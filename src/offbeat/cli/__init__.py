@@ -150,8 +150,7 @@ def sweep(
         def watch(cells: Sequence[Cell]) -> list[Any]:
             return display.begin([f"{cell.label} seed {cell.seed}" for cell in cells])
 
-        plan.check(data_dir, display.check)
-        for cell, summary in plan.run(folder, data_dir, watch, modules_of(file), callbacks):
+        for cell, summary in plan.run(folder, data_dir, watch, modules_of(file), callbacks, display.check):
             if summary is None:
                 break
             ended[cell.folder] = summary

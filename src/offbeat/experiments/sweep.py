@@ -71,12 +71,6 @@ class Sweep:
             config.parse(cell.table)
         return cls(cells)
 
-    def check(self, data_dir: api.Path | None, tell: Callable[[int], None] = lambda number: None) -> None:
-        """Load and build everything once, so that what does not fit together shows before the first run."""
-        for number, cell in enumerate(self.cells, start=1):
-            config.parse(cell.table).assemble(data_dir)
-            tell(number)
-
     def run(
         self,
         out: pathlib.Path,
@@ -84,25 +78,24 @@ class Sweep:
         watch: Callable[[Sequence[Cell]], Sequence[Watch | None]],
         modules: api.Path | None = None,
         callbacks: Sequence[Callback] = (),
+        tell: Callable[[int], None] = lambda number: None,
     ) -> Iterator[tuple[Cell, dict[str, Any] | None]]:
         """Run what is not finished, go on with what is interrupted; runs on one model and its data go together.
 
-        Yields each run's summary as it ends: empty if it diverged, None if it was interrupted, after which nothing more
-        is run.
+        Everything is loaded and built once before, `tell` being told how many runs were seen to, so that what does not
+        fit together shows before anything is written.  Yields each run's summary as it ends: empty if it diverged, None
+        if it was interrupted, after which nothing more is run.
         """
+        ended = {c.folder: _finished(out / c.folder, config.parse(c.table)) for c in self.cells}
+        pools = _pools([cell for cell in self.cells if ended[cell.folder] is None], data_dir, tell)
         runs = [{"label": c.label, "seed": c.seed, "folder": c.folder} for c in self.cells]
         try:
             out.mkdir(parents=True, exist_ok=True)
             write_json(out / SWEEP, {"runs": runs})
         except OSError as error:
             raise RunFolderError(f"cannot write into {out}: {error.strerror}") from error
-        pending: list[Cell] = []
-        for cell in self.cells:
-            if (summary := _finished(out / cell.folder, config.parse(cell.table))) is not None:
-                yield cell, summary
-            else:
-                pending.append(cell)
-        for cells in _pools(pending, data_dir):
+        yield from ((cell, ended[cell.folder]) for cell in self.cells if ended[cell.folder] is not None)
+        for cells in pools:
             stopped = False
             for cell, summary in zip(cells, _run(cells, out, data_dir, watch(cells), modules, callbacks), strict=True):
                 yield cell, summary
@@ -122,12 +115,15 @@ def _finished(folder: pathlib.Path, experiment: Experiment) -> dict[str, Any] | 
     return read_json(folder / "summary.json")
 
 
-def _pools(cells: Sequence[Cell], data_dir: api.Path | None) -> list[list[Cell]]:
+def _pools(
+    cells: Sequence[Cell], data_dir: api.Path | None, tell: Callable[[int], None] = lambda number: None
+) -> list[list[Cell]]:
     """Cells that can be trained in one stack, at most `TOGETHER` of them."""
     pools: dict[object, list[Cell]] = {}
-    for number, cell in enumerate(cells):
+    for number, cell in enumerate(cells, start=1):
         kind = config.parse(cell.table).assemble(data_dir).pool
         pools.setdefault(number if kind is None else kind, []).append(cell)
+        tell(number)
     return [pool[first : first + TOGETHER] for pool in pools.values() for first in range(0, len(pool), TOGETHER)]
 
 
