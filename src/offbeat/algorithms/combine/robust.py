@@ -117,6 +117,7 @@ class Krum(_Together):
         for rows in self.parts():
             u = torch.stack(rows).double()
             gram += u @ u.T
+        gram = (gram + gram.T) / 2  # rounded alike on both sides: two that are each other's nearest tie
         squares = gram.diagonal()
         distances = (squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0).nan_to_num(nan=math.inf)
         nearest = max(1, m - _number(self.attackers, m) - 2)
