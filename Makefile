@@ -12,7 +12,7 @@ run: $(STAMP)
 	$(BIN)/offbeat sweep preset:digits-compare --seeds 0,1,2 --out runs/digits-compare
 
 test: $(STAMP) lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --maxschedchunk 1
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -60,6 +60,6 @@ def test_asynchrony_needs_less_time(tmp_path: pathlib.Path) -> None:
 @needs_mnist
 def test_memory_against_unavailability(tmp_path: pathlib.Path) -> None:
     labels = [f"{rule} α=0.01" for rule in ("MIFA", "Biased FedAvg", "FedAvg (S = 100)")]
-    found = short("mifa-mnist", labels, tmp_path, rounds=20, virtual_seconds=20.0)
+    found = short("mifa-mnist", labels, tmp_path, rounds=12, virtual_seconds=12.0)
     mifa, biased, waiting = (found[label]["accuracy"] for label in labels)
     assert mifa > biased + 0.02 > waiting

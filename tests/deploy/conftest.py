@@ -11,7 +11,7 @@ from offbeat.deploy import pull
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a network there is nothing to spare."""
-    monkeypatch.setattr(pull, "SOONEST", 0.005)
+    monkeypatch.setattr(pull, "SOONEST", 0.02)
 
 
 @pytest.fixture(autouse=True)

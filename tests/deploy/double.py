@@ -19,6 +19,9 @@ Fate = Callable[[int, Message], Error | float | None]
 """What becomes of a node's n-th message: an error, seconds that it takes beside the training, or None: no reply."""
 
 
+_ONE = threading.Lock()  # threads that train at the same time only take the interpreter away from each other
+
+
 class Double(Grid):
     def __init__(
         self, app: ClientApp, nodes: Iterable[dict[str, Any]], config: dict[str, Any] | None = None,
@@ -106,7 +109,9 @@ class Double(Grid):
             elif fate is not None:
                 time.sleep(fate)
                 try:
-                    self._reply(self.app(message, self.contexts[node]))
+                    with _ONE:
+                        reply = self.app(message, self.contexts[node])
+                    self._reply(reply)
                 except Exception as error:
                     self._reply(Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message))
 

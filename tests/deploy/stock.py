@@ -21,8 +21,8 @@ def net(normed: bool = False) -> nn.Module:
 def data(part: int, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Ten clouds of points."""
     rng = torch.Generator().manual_seed(0)
-    y = torch.randint(10, (1800,), generator=rng)
-    x = torch.randn(10, 64, generator=rng)[y] + 1.5 * torch.randn(1800, 64, generator=rng)
+    y = torch.randint(10, (720,), generator=rng)
+    x = torch.randn(10, 64, generator=rng)[y] + 1.5 * torch.randn(720, 64, generator=rng)
     return x[part::parts], y[part::parts]
 
 

@@ -1,4 +1,7 @@
-"""Whole deployments with real processes: they learn, survive kills, and leave nothing behind."""
+"""Whole deployments with real processes: they learn, survive kills, and leave nothing behind.
+
+They are processes that wait for each other for most of the time, so all of them are at work at once.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,21 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from offbeat.cli import main
-from offbeat.deploy.processes import free_ports
+from offbeat.deploy.federation import federation
+from offbeat.deploy.processes import Programs, free_ports
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 PATIENCE = 300.0  # seconds for anything, on a machine that does something else, too
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -114,10 +121,16 @@ class Commands:
         return alive and mine and program in command and (home is None or f"FLWR_HOME={home}".encode() in words)
 
 
-@pytest.fixture
-def commands(tmp_path: pathlib.Path) -> Iterator[Commands]:
-    made = Commands(tmp_path)
-    yield made
+@contextlib.contextmanager
+def commanding(place: pathlib.Path) -> Iterator[Commands]:
+    made = Commands(place)
+    try:
+        yield made
+    finally:
+        _end(made)
+
+
+def _end(made: Commands) -> None:
     for process in made.started:
         if process.poll() is None:
             process.terminate()
@@ -127,7 +140,7 @@ def commands(tmp_path: pathlib.Path) -> Iterator[Commands]:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, "processes are left behind"
-    assert not list((tmp_path / "tmp").glob("offbeat-*")), "a temporary folder is left behind"
+    assert not list((made.place / "tmp").glob("offbeat-*")), "a temporary folder is left behind"
 
 
 def until(true: Callable[[], Any], what: str, watched: subprocess.Popen[bytes] | None = None) -> None:
@@ -166,8 +179,12 @@ def back(run: pathlib.Path, client: int, job: int) -> bool:
     return any(line.get("arrived") in theirs for line in trips(run))
 
 
+_ONE = threading.Lock()
+
+
 def replayed(run: pathlib.Path) -> str:
-    result = CliRunner().invoke(main, ["replay", str(run)])
+    with _ONE:  # it takes the whole process's output
+        result = CliRunner().invoke(main, ["replay", str(run)])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -189,9 +206,8 @@ def answer(port: int, ca: pathlib.Path, path: str) -> int:
         return connection.getresponse().status
 
 
-def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Path) -> None:
-    """TLS and node keys, behind nginx where there is one; a stranger is refused; SuperNode, SuperLink and server app
-    are killed with SIGKILL; then another experiment with the same nodes."""
+def durable(commands: Commands) -> None:
+    tmp_path = commands.place
     (port, inner), place = free_ports(2), tmp_path / "dep"
     assert commands.run("deploy", "init", place, "--port", port, "--nodes", 3)[0] == 0
     server, run, first = place / "server", place / "server" / "run", place / "client-0"
@@ -244,8 +260,8 @@ def test_a_durable_deployment_survives(commands: Commands, tmp_path: pathlib.Pat
     replayed(run)
 
 
-def test_a_federation_on_this_machine(commands: Commands, tmp_path: pathlib.Path) -> None:
-    """CA²FL with a model of one's own; a client app fails, the run is interrupted, and goes on."""
+def here(commands: Commands) -> None:
+    tmp_path = commands.place
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "digits.toml").write_text(EXPERIMENT.format(rounds=3, algorithm="ca2fl") + '[model]\nname="own:make"')
     command = ("deploy", "local", "digits.toml", "--clients", 2, "--out", "run")
@@ -267,3 +283,40 @@ def test_a_federation_on_this_machine(commands: Commands, tmp_path: pathlib.Path
     assert "run  run" in said
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["accuracy"] > 0.85
     assert replayed(tmp_path / "run") == "version 3, 3 updates: x is the same, bit for bit\n"
+
+
+def stock(commands: Commands) -> None:
+    with Programs() as programs:
+        found = federation(programs, commands.place, 2, "tests.deploy.stock_app", {"out": ""}, [ROOT]).run()
+    before, after = found["server"]
+    assert after > 0.5 > before
+    assert found["trained"] == 2
+    assert found["clients"]
+
+
+def told(story: Callable[[Commands], None], place: pathlib.Path) -> None:
+    with commanding(place) as commands:
+        story(commands)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+    with ThreadPoolExecutor() as pool:
+        yield {story.__name__: pool.submit(told, story, tmp_path_factory.mktemp("deployment"))
+               for story in (durable, here, stock)}  # fmt: skip
+
+
+def test_a_stock_client_app_trains_asynchronously(begun: dict[str, Future[None]]) -> None:
+    """One that was written without offbeat, under AsyncStrategy."""
+    begun["stock"].result()
+
+
+def test_a_federation_on_this_machine(begun: dict[str, Future[None]]) -> None:
+    """CA²FL with a model of one's own; a client app fails, the run is interrupted, and goes on."""
+    begun["here"].result()
+
+
+def test_a_durable_deployment_survives(begun: dict[str, Future[None]]) -> None:
+    """TLS and node keys, behind nginx where there is one; a stranger is refused; SuperNode, SuperLink and server app
+    are killed with SIGKILL; then another experiment with the same nodes."""
+    begun["durable"].result()

@@ -76,7 +76,7 @@ def test_kill_nine_and_resume(algorithm: str, seed: int, tmp_path: pathlib.Path)
     kills, command = 0, ["run", str(toml), "--out", str(tmp_path / "killed")]
     while True:
         process = offbeat(*command)
-        if kills < 3:
+        if kills < 2:
             # Not before there is a folder: killed earlier, there is nothing to resume.
             while process.poll() is None and not (tmp_path / "killed/status.json").exists():
                 time.sleep(0.01)
