@@ -9,15 +9,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from tests.deploy import stock
 
-from offbeat.algorithms import FedBuff
-from offbeat.deploy import AsyncStrategy
-
 client = stock.app
 server = ServerApp()
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
+    from offbeat.algorithms import FedBuff
+    from offbeat.deploy import AsyncStrategy
+
     strategy = AsyncStrategy(FedBuff(), concurrency=2, buffer=1, min_nodes=2, evaluate_every=2, evaluate_clients=1)
     result = strategy.start(
         grid=grid,

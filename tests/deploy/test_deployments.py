@@ -74,7 +74,7 @@ import time
 from offbeat.data import Digits, data_dir
 
 def load():
-    time.sleep(1)
+    time.sleep(4)  # or most of the machine's time goes into starting its jobs
     return Digits().load(data_dir(None))
 """
 
@@ -253,24 +253,18 @@ def durable(commands: Commands) -> None:
     assert max(line["accuracy"] for line in metrics(run)) > 0.85
     replayed(run)
 
-    run.rename(server / "fedbuff")
-    (server / "experiment.toml").write_text(EXPERIMENT.format(rounds=2, algorithm="ca2fl"))
-    assert commands.start("again", *serve).wait(PATIENCE) == 0, commands.said("again")
-    assert max(line["accuracy"] for line in metrics(run)) > 0.85
-    replayed(run)
-
 
 def here(commands: Commands) -> None:
     tmp_path = commands.place
     (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "digits.toml").write_text(EXPERIMENT.format(rounds=3, algorithm="ca2fl") + '[model]\nname="own:make"')
+    (tmp_path / "digits.toml").write_text(EXPERIMENT.format(rounds=2, algorithm="ca2fl") + '[model]\nname="own:make"')
     command = ("deploy", "local", "digits.toml", "--clients", 2, "--out", "run")
     first = commands.start("first", *command)
     until(lambda: version(tmp_path / "run") >= 1, "a version", first)
+    until(lambda: "the client app raised an exception" in commands.said("first"), "what went wrong", first)
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 130
     said = commands.said("first")
-    assert "the client app raised an exception" in said
     assert "not at the first try" in said
     assert "go on with: offbeat deploy local digits.toml" in said
     assert not commands.living()
@@ -282,7 +276,7 @@ def here(commands: Commands) -> None:
     assert "going on with run" in said
     assert "run  run" in said
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["accuracy"] > 0.85
-    assert replayed(tmp_path / "run") == "version 3, 3 updates: x is the same, bit for bit\n"
+    assert replayed(tmp_path / "run") == "version 2, 2 updates: x is the same, bit for bit\n"
 
 
 def stock(commands: Commands) -> None:
@@ -318,5 +312,5 @@ def test_a_federation_on_this_machine(begun: dict[str, Future[None]]) -> None:
 
 def test_a_durable_deployment_survives(begun: dict[str, Future[None]]) -> None:
     """TLS and node keys, behind nginx where there is one; a stranger is refused; SuperNode, SuperLink and server app
-    are killed with SIGKILL; then another experiment with the same nodes."""
+    are killed with SIGKILL."""
     begun["durable"].result()

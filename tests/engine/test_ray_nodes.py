@@ -145,15 +145,15 @@ def test_a_node_that_dies_changes_no_bit(folder: pathlib.Path, tmp_path: pathlib
         with node(folder, f"--address={address}") as second:
             raylet = eventually(lambda: [pid for pid, name in descendants(second.pid).items() if name == "raylet"])[0]
             joined = SETTINGS | {"RAY_ADDRESS": str(address), "RAY_AUTH_MODE": "token"}
-            with program(tmp_path, joined, executor="ray", rounds=24, steps=10, model="cnn") as process:
+            with program(tmp_path, joined, executor="ray", rounds=14, steps=10, model="cnn") as process:
                 both = (first.pid, second.pid)
                 eventually(lambda: all(map(trains, both)) or process.poll() is not None)
                 os.kill(raylet, signal.SIGKILL)
                 killed_at = lines(tmp_path)
                 output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, (output, errors)
-    assert 0 < killed_at < 24
-    table = tomllib.loads(CONFIG.format(executor="sequential", rounds=24, steps=10, model="cnn"))
+    assert 0 < killed_at < 14
+    table = tomllib.loads(CONFIG.format(executor="sequential", rounds=14, steps=10, model="cnn"))
     ob.execute(parse(table), out=tmp_path / "whole")
     for name in ("model.safetensors", "updates.npy"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

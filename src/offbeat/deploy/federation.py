@@ -16,6 +16,7 @@ from offbeat.errors import OffbeatError
 HOST = "127.0.0.1"
 LIMIT = 900.0  # seconds for one run
 START_SECONDS = 120.0  # for the SuperLink to listen
+ASK_SECONDS = 10.0  # between two questions to Flower while there is no result: each of them is a process
 
 
 class Federation:
@@ -47,15 +48,19 @@ class Federation:
         out = self.link.home / "found.json"
         out.unlink(missing_ok=True)
         run = self.link.submit({"out": str(out), **told})
-        until = time.monotonic() + LIMIT
+        asked = time.monotonic()
+        until = asked + LIMIT
         while time.monotonic() < until:
+            time.sleep(0.5)
+            if not out.is_file() and time.monotonic() < asked + ASK_SECONDS:
+                continue
             status, why = self.link.status(run)
             if status.startswith(ENDED):
                 if not out.is_file():
                     raise OffbeatError(f"the run has ended without a result: {why}")
                 found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
                 return found
-            time.sleep(1.0)
+            asked = time.monotonic()
         raise OffbeatError(f"the run has not ended within {LIMIT:g} s")
 
     def _start(self, name: str, command: str, *words: str, restart: bool = True) -> Program:

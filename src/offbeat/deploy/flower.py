@@ -23,10 +23,11 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
     "NO_COLOR": "1",
 }
-"""Nothing is sent to Flower's makers and nothing is installed; tasks are looked for often."""
+"""Nothing is sent to Flower's makers and nothing is installed; tasks are looked for often beside the seconds that each
+takes to start, but not so often that an idle device would feel it."""
 
 _APP = """\
 [project]

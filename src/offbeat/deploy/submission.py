@@ -18,7 +18,7 @@ from offbeat.errors import OffbeatError
 from offbeat.experiments.folder import in_use, read_json
 from offbeat.experiments.result import Glance
 
-ASK_SECONDS = 5.0  # between two questions to Flower
+ASK_SECONDS = 10.0  # between two questions to Flower, each of which is a process that takes seconds
 GONE_SECONDS = 2.0  # nobody at work in the folder for so long: the server app has died
 END_SECONDS = 30.0  # for a server app to end in good order
 
