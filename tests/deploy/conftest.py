@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import ast
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.deploy.double import Double
@@ -28,3 +31,16 @@ def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for double in made:
         double.close()
+
+
+@pytest.fixture(autouse=True)
+def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.11 has one count of how deep it parses for all threads, and may fail when two parse at once, as those
+    do here that load NumPy arrays.  A real server has one such thread."""
+    lock, plain = threading.Lock(), ast.parse
+
+    def parse(*args: Any, **more: Any) -> Any:
+        with lock:
+            return plain(*args, **more)
+
+    monkeypatch.setattr(ast, "parse", parse)
