@@ -191,6 +191,8 @@ class Session:
         while self.version < self.rounds:
             self._turn(self.loop.turn())
         self._wait_for_tests()
+        in_order = sorted(self.result.evaluate_metrics_clientapp.items())  # slow clients answer later than others
+        self.result.evaluate_metrics_clientapp = dict(in_order)
         self.result.arrays = self._arrays()
         return self.result
 
