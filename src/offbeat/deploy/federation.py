@@ -9,14 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from offbeat.deploy.flower import ENDED, Link, environment, program
+from offbeat.deploy.flower import ASK_SECONDS, ENDED, Link, environment, program
 from offbeat.deploy.processes import Program, Programs, await_port, free_ports
 from offbeat.errors import OffbeatError
 
 HOST = "127.0.0.1"
 LIMIT = 900.0  # seconds for one run
 START_SECONDS = 120.0  # for the SuperLink to listen
-ASK_SECONDS = 10.0  # between two questions to Flower while there is no result: each of them is a process
 
 
 class Federation:

@@ -16,6 +16,7 @@ from offbeat.errors import OffbeatError
 from offbeat.version import __version__
 
 CALL_SECONDS = 120.0  # for one command of `flwr`
+ASK_SECONDS = 10.0  # between two questions how a run is, each of which is a process that takes seconds
 ENDED = "finished"  # how the status of a run that is over begins
 _NAME = "offbeat"  # of the SuperLink in Flower's config
 

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from offbeat.deploy import log, progress
-from offbeat.deploy.flower import ENDED, Link
+from offbeat.deploy.flower import ASK_SECONDS, ENDED, Link
 from offbeat.errors import OffbeatError
 from offbeat.experiments.folder import in_use, read_json
 from offbeat.experiments.result import Glance
 
-ASK_SECONDS = 10.0  # between two questions to Flower, each of which is a process that takes seconds
 GONE_SECONDS = 2.0  # nobody at work in the folder for so long: the server app has died
 END_SECONDS = 30.0  # for a server app to end in good order
 
