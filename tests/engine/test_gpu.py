@@ -131,19 +131,21 @@ def test_texts_in_a_stack_and_in_lanes() -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [(3, 2, 3, 8, 9, 5, 2, 1), (2, 4, 16, 32, 12, 3, 1, 1), (2, 4, 3, 8, 12, 5, 0, 1), (3, 2, 24, 24, 9, 5, 2, 24),
-     (2, 4, 70, 70, 7, 3, 1, 70)],
+    [(3, 2, 3, 8, 9, 5, 2, 1, 1), (2, 4, 16, 32, 12, 3, 1, 1, 1), (2, 4, 3, 8, 12, 5, 0, 1, 1),
+     (2, 4, 32, 40, 8, 3, 1, 2, 1), (2, 4, 5, 6, 9, 3, 1, 2, 1), (2, 4, 48, 8, 8, 4, 0, 2, 1),
+     (2, 4, 64, 130, 4, 3, 1, 1, 1), (3, 2, 24, 24, 9, 5, 2, 1, 24), (2, 4, 70, 70, 7, 3, 1, 1, 70),
+     (2, 4, 16, 16, 7, 5, 1, 3, 16)],
 )  # fmt: skip
 def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
-    n, batch, channels, out, size, kernel, padding, groups = shape
+    n, batch, channels, out, size, kernel, padding, stride, groups = shape
     rng = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(n * batch, channels, size, size, device="cuda", generator=rng, requires_grad=True)
     weight = torch.randn(n, out, channels // groups, kernel, kernel, device="cuda", generator=rng, requires_grad=True)
     before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     try:
-        y = stacked_conv2d(x, weight, (padding, padding), groups)
+        y = stacked_conv2d(x, weight, stride, (padding, padding), groups)
         parts = [
-            nn.functional.conv2d(a, w, padding=padding, groups=groups)
+            nn.functional.conv2d(a, w, padding=padding, stride=stride, groups=groups)
             for a, w in zip(torch.split(x, batch), weight, strict=True)
         ]
         plain, slope = torch.cat(parts), torch.randn(y.shape, device="cuda", generator=rng)

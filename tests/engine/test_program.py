@@ -14,7 +14,6 @@ from torch import Tensor
 
 from offbeat.clients import SGD, ClientRule
 from offbeat.engine.executors import Sequential, probe
-from offbeat.engine.executors.convolution import cropped
 from offbeat.engine.executors.program import LADDER, Compiled, Program, Programs, padded
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.executors.vectorised import plan, rows
@@ -119,15 +118,6 @@ def test_steps_run_uncompiled_where_the_compiler_fails(when: str, monkeypatch: p
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(gradient(y, a)[0], g), "and says so once"
-
-
-@pytest.mark.parametrize("padding", [(2, 2), (0, 0), (1, 0)])
-def test_less_padding_is_a_crop(padding: tuple[int, int]) -> None:
-    """How a kernel that keeps the size of the image does convolutions that do not."""
-    x, w = torch.randn(2, 3, 9, 10), torch.randn(4, 3, 5, 5)
-    full = torch.nn.functional.conv2d(x, w, padding=2)
-    expected = torch.nn.functional.conv2d(x, w, padding=padding)
-    torch.testing.assert_close(cropped(full, w, padding), expected)
 
 
 def test_only_much_work_is_worth_compiling() -> None:

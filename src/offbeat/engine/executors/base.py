@@ -115,8 +115,10 @@ def replayable(seed: int, device: torch.device) -> Iterator[None]:
     """Layers such as dropout draw from torch's global generator: seed it here, and give it back as it was."""
     gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if gpu else []):
-        # On a CPU only its generator: torch.manual_seed notes the stack of calls for a GPU that is not started yet.
-        (torch.manual_seed if gpu else torch.default_generator.manual_seed)(seed >> 1)
+        # Not torch.manual_seed, which notes the stack of calls for every kind of device that is not started yet.
+        torch.default_generator.manual_seed(seed >> 1)
+        if gpu:
+            torch.cuda.manual_seed(seed >> 1)
         yield
 
 

@@ -8,7 +8,8 @@ to memory.  Images lie as (image, row, column, channel), so that a patch is made
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,113 +19,103 @@ TRITON = importlib.util.find_spec("triton") is not None
 
 
 def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
-    """Whether the kernels here can do it: on a GPU, stride 1, odd kernels that do not make the image larger, all
-    channels with all or each with itself."""
-    within = all(k % 2 == 1 and p <= k // 2 for k, p in zip(weight.shape[-2:], padding, strict=True))
-    plain = (groups == 1 or groups == x.shape[1] == weight.shape[1]) and set(stride) == {1} and set(dilation) == {1}
+    """Whether the kernels here can do it: on a GPU, all channels with all or each with itself, no dilation, as far in
+    one direction as in the other."""
+    within = all(p < k for k, p in zip(weight.shape[-2:], padding, strict=True)) and len(set(stride)) == 1
+    plain = (groups == 1 or groups == x.shape[1] == weight.shape[1]) and set(dilation) == {1}
     return TRITON and x.is_cuda and within and plain and x.dtype in (torch.float32, torch.bfloat16)
 
 
-def stacked_conv2d(x: Tensor, weight: Tensor, padding: Any, groups: int = 1) -> Tensor:
+def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups: int = 1) -> Tensor:
     """(n·B, C, H, W) with kernels (n, O, C/groups, kh, kw) → (n·B, O, H', W'), both channels-last."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    convolve = _convolve if groups == 1 else _depthwise
-    out: Tensor = convolve(x.contiguous(memory_format=torch.channels_last), weight)
-    return cropped(out, weight, padding)
-
-
-def cropped(out: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
-    """What less padding leaves of an image of full size."""
-    for side, (size, pad) in enumerate(zip(weight.shape[-2:], padding, strict=True), start=2):
-        if less := size // 2 - pad:
-            out = out.narrow(side, less, out.shape[side] - 2 * less)
+    x, kind = x.contiguous(memory_format=torch.channels_last), DENSE if groups == 1 else DEPTHWISE
+    if torch.compiler.is_compiling():
+        return OPERATORS[kind].forward(x, weight, stride, *padding)
+    # Not by way of an operator: that would bring the whole compiler with it, which takes seconds to import.
+    out: Tensor = _Plain.apply(x, weight, kind, stride, *padding)  # type: ignore[no-untyped-call]
     return out
 
 
-@torch.library.custom_op("offbeat::convolve", mutates_args=())
-def _convolve(x: Tensor, weight: Tensor) -> Tensor:
-    n, out, channels, kh, kw = weight.shape
-    return _multiply(x, weight.permute(0, 3, 4, 2, 1).reshape(n, kh * kw * channels, out), kh, kw)
+def _dense(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
+    n, out, _, kh, kw = weight.shape
+    table = weight.permute(0, 1, 3, 4, 2).reshape(n, out, -1)
+    return _multiply(x, table, _images(x, weight, stride, ph, pw), (kh, kw), (ph, pw), stride=stride)
 
 
-@_convolve.register_fake
-def _(x: Tensor, weight: Tensor) -> Tensor:
-    return _images(x, weight.shape[1])
+def _dense_by_images(
+    g: Tensor, weight: Tensor, channels: int, height: int, width: int, stride: int, ph: int, pw: int
+) -> Tensor:
+    """A convolution of g, spread out again by the stride, with the kernels turned round."""
+    n, _, _, kh, kw = weight.shape
+    table = weight.flip(3, 4).permute(0, 2, 3, 4, 1).reshape(n, channels, -1)
+    out = _empty(g, channels, height, width)
+    return _multiply(g, table, out, (kh, kw), (kh - 1 - ph, kw - 1 - pw), spread=stride)
 
 
-@torch.library.custom_op("offbeat::convolve_back", mutates_args=())
-def _convolve_back(g: Tensor, weight: Tensor) -> Tensor:
-    """The gradient by the images: a convolution of g with the kernels turned round."""
-    n, out, channels, kh, kw = weight.shape
-    return _multiply(g, weight.flip(3, 4).permute(0, 3, 4, 1, 2).reshape(n, kh * kw * out, channels), kh, kw)
-
-
-@_convolve_back.register_fake
-def _(g: Tensor, weight: Tensor) -> Tensor:
-    return _images(g, weight.shape[2])
-
-
-@torch.library.custom_op("offbeat::convolve_weight", mutates_args=())
-def _convolve_weight(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
-    """The gradient by the kernels: for each client patches(x)ᵀ·g, summed over parts of the batch in a fixed order."""
+def _multiply(
+    x: Tensor, table: Tensor, out: Tensor, size: tuple[int, int], pad: tuple[int, int], stride: int = 1, spread: int = 1
+) -> Tensor:
     from offbeat.engine.executors import kernels
 
-    (images, channels, height, width), out = x.shape, g.shape[1]
+    kernels.products(x, table.to(x.dtype).contiguous(), out, size, pad, stride, spread, _precision())
+    return out
+
+
+def _dense_by_kernels(x: Tensor, g: Tensor, n: int, kh: int, kw: int, stride: int, ph: int, pw: int) -> Tensor:
+    """For each client patches(x)ᵀ·g, summed over parts of the batch in a fixed order."""
+    from offbeat.engine.executors import kernels
+
+    channels, (images, out, height, width) = x.shape[1], g.shape
     pixels, taps = images // n * height * width, kh * kw * channels
-    parts = max(1, min(pixels // 1024, 4096 // (n * -(-taps // 128))))
+    parts = max(1, min(pixels // 1024, 4096 // (n * -(-taps // 128) * -(-out // 128))))
     sums = torch.empty((parts, n, taps, out), dtype=torch.float32, device=x.device)
-    kernels.weight_gradient(x, g, sums, n, kh, kw, _precision())
+    kernels.weight_gradient(x, g, sums, (kh, kw), (ph, pw), stride, _precision())
     total = sums.sum(0) if parts > 1 else sums[0]
     return total.view(n, kh, kw, channels, out).permute(0, 4, 3, 1, 2).contiguous()
 
 
-@_convolve_weight.register_fake
-def _(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
-    return x.new_empty((n, g.shape[1], x.shape[1], kh, kw), dtype=torch.float32)
-
-
-@torch.library.custom_op("offbeat::depthwise", mutates_args=())
-def _depthwise(x: Tensor, weight: Tensor) -> Tensor:
+def _depthwise(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
     from offbeat.engine.executors import kernels
 
     n, channels, _, kh, kw = weight.shape
-    out = _images(x, channels)
-    kernels.depthwise(x, weight.reshape(n, channels, kh * kw).transpose(1, 2).contiguous(), out, kh, kw)
+    out = _images(x, weight, stride, ph, pw)
+    table = weight.reshape(n, channels, kh * kw).transpose(1, 2).contiguous()
+    kernels.depthwise(x, table, out, (kh, kw), (ph, pw), stride, 1)
     return out
 
 
-@_depthwise.register_fake
-def _(x: Tensor, weight: Tensor) -> Tensor:
-    return _images(x, weight.shape[1])
-
-
-@torch.library.custom_op("offbeat::depthwise_weight", mutates_args=())
-def _depthwise_weight(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
+def _depthwise_by_images(
+    g: Tensor, weight: Tensor, channels: int, height: int, width: int, stride: int, ph: int, pw: int
+) -> Tensor:
     from offbeat.engine.executors import kernels
 
-    images, channels, height, width = x.shape
+    n, _, _, kh, kw = weight.shape
+    out = _empty(g, channels, height, width)
+    table = weight.flip(3, 4).reshape(n, channels, kh * kw).transpose(1, 2).contiguous()
+    kernels.depthwise(g, table, out, (kh, kw), (kh - 1 - ph, kw - 1 - pw), 1, stride)
+    return out
+
+
+def _depthwise_by_kernels(x: Tensor, g: Tensor, n: int, kh: int, kw: int, stride: int, ph: int, pw: int) -> Tensor:
+    from offbeat.engine.executors import kernels
+
+    images, channels, height, width = g.shape
     parts = max(1, min(images // n * height * width // 1024, 2048 // (n * kh * kw)))
     sums = torch.empty((parts, n, kh * kw, channels), dtype=torch.float32, device=x.device)
-    kernels.depthwise_weight_gradient(x, g, sums, kh, kw)
+    kernels.depthwise_weight_gradient(x, g, sums, (kh, kw), (ph, pw), stride)
     return sums.sum(0).transpose(1, 2).contiguous().view(n, channels, 1, kh, kw)
 
 
-@_depthwise_weight.register_fake
-def _(x: Tensor, g: Tensor, n: int, kh: int, kw: int) -> Tensor:
-    return x.new_empty((n, x.shape[1], 1, kh, kw), dtype=torch.float32)
+def _images(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
+    """Memory for what comes out."""
+    (_, out, _, kh, kw), (height, width) = weight.shape, x.shape[2:]
+    return _empty(x, out, (height + 2 * ph - kh) // stride + 1, (width + 2 * pw - kw) // stride + 1)
 
 
-def _multiply(x: Tensor, table: Tensor, kh: int, kw: int) -> Tensor:
-    from offbeat.engine.executors import kernels
-
-    out = _images(x, table.shape[2])
-    kernels.products(x, table.to(x.dtype).contiguous(), out, kh, kw, _precision())
-    return out
-
-
-def _images(like: Tensor, channels: int) -> Tensor:
-    shape = (like.shape[0], channels, like.shape[2], like.shape[3])
+def _empty(like: Tensor, channels: int, height: int, width: int) -> Tensor:
+    shape = (like.shape[0], channels, height, width)
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
@@ -132,23 +123,54 @@ def _precision() -> str:
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+@dataclass(frozen=True)
+class Kind:
+    """A convolution and its two gradients."""
+
+    forward: Callable[..., Tensor]  # x, weight, stride, ph, pw
+    by_images: Callable[..., Tensor]  # g, weight, shape of an image, stride, ph, pw
+    by_kernels: Callable[..., Tensor]  # x, g, clients, kh, kw, stride, ph, pw
+
+    def gradients(self, ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
+        x, weight = ctx.saved_tensors
+        g = g.to(x.dtype).contiguous(memory_format=torch.channels_last)
+        by_x = self.by_images(g, weight, *x.shape[1:], *ctx.geometry) if ctx.needs_input_grad[0] else None
+        return by_x, self.by_kernels(x, g, weight.shape[0], *weight.shape[3:], *ctx.geometry)
 
 
-def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
-    x, weight = ctx.saved_tensors
-    g = g.to(x.dtype).contiguous(memory_format=torch.channels_last)
-    by_x = _convolve_back(g, weight) if ctx.needs_input_grad[0] else None
-    return by_x, _convolve_weight(x, g, weight.shape[0], weight.shape[3], weight.shape[4])
+class _Plain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, kind: Kind, *geometry: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.kind, ctx.geometry = kind, geometry
+        return kind.forward(x, weight, *geometry)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        return *ctx.kind.gradients(ctx, g), None, None, None, None
 
 
-def _depthwise_gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
-    x, weight = ctx.saved_tensors
-    g = g.to(x.dtype).contiguous(memory_format=torch.channels_last)
-    by_x = _depthwise(g, weight.flip(3, 4)) if ctx.needs_input_grad[0] else None
-    return by_x, _depthwise_weight(x, g, weight.shape[0], weight.shape[3], weight.shape[4])
+def _operators(name: str, kind: Kind) -> Kind:
+    """The same as operators, which the compiler leaves alone."""
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, *ctx.geometry = inputs
+        ctx.save_for_backward(x, weight)
+
+    def kernels_like(x: Tensor, g: Tensor, n: int, kh: int, kw: int, stride: int, ph: int, pw: int) -> Tensor:
+        channels = x.shape[1] if kind is DENSE else 1
+        return x.new_empty((n, g.shape[1], channels, kh, kw), dtype=torch.float32)
+
+    fakes = (_images, lambda g, weight, *shape: _empty(g, *shape[:3]), kernels_like)
+    made = []
+    for (part, function), fake in zip(vars(kind).items(), fakes, strict=True):
+        made.append(torch.library.custom_op(f"offbeat::{name}_{part}", function, mutates_args=()))
+        made[-1].register_fake(fake)
+    operators = Kind(*made)
+    made[0].register_autograd(lambda ctx, g: (*operators.gradients(ctx, g), None, None, None), setup_context=save)
+    return operators
 
 
-_convolve.register_autograd(_gradients, setup_context=_save)
-_depthwise.register_autograd(_depthwise_gradients, setup_context=_save)
+DENSE = Kind(_dense, _dense_by_images, _dense_by_kernels)
+DEPTHWISE = Kind(_depthwise, _depthwise_by_images, _depthwise_by_kernels)
+OPERATORS = {DENSE: _operators("dense", DENSE), DEPTHWISE: _operators("depthwise", DEPTHWISE)}

@@ -11,146 +11,221 @@ from torch import Tensor
 
 @triton.jit
 def _products(
-    x, table, out, pixels, H, W,
-    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, PRECISION: tl.constexpr,
+    x, table, out, pixels, batch,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[m, o] = Σ_k patch(x)[m, k]·table[k, o] for a tile of one client's pixels m = (image, row, column)."""
-    client = tl.program_id(1)
+    """out[m, o] = Σ_k patch(x)[m, k]·table[o, k] for a tile of one client's pixels m = (image, row, column).
+
+    A patch begins at S times the pixel's place, less the padding; x is spread out by D, with zeros between.
+    """
+    client = tl.program_id(1).to(tl.int64)
     K: tl.constexpr = KH * KW * C
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(2) * BN + tl.arange(0, BN)
-    row, column = (m // W) % H, m % W
-    start = client.to(tl.int64) * pixels
-    image = x + start * C
-    kernel = table + client.to(tl.int64) * K * N
+    origin, top, left = m // (OH * OW) * (H * W), m // OW % OH * S - PH, m % OW * S - PW
+    image = x + client * batch * H * W * C
+    kernel = table + client * K * N
     total = tl.zeros((BM, BN), dtype=tl.float32)
-    for k0 in range(0, K, BK):
-        k = k0 + tl.arange(0, BK)
-        tap, c = k // C, k % C
-        dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
-        y_, x_ = row[:, None] + dy[None, :], column[:, None] + dx[None, :]
-        inside = (m[:, None] < pixels) & (k[None, :] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
-        place = (m[:, None] + (dy * W + dx)[None, :]) * C + c[None, :]
-        a = tl.load(image + place, mask=inside, other=0.0)
-        b = tl.load(kernel + k[:, None] * N + o[None, :], mask=(k[:, None] < K) & (o[None, :] < N), other=0.0)
-        total = tl.dot(a, b, total, input_precision=PRECISION)
+    if C % BK == 0:  # the pieces of a patch are whole: a mask for each pixel will do
+        PIECES: tl.constexpr = C // BK
+        c = tl.arange(0, BK)
+        for step in range(KH * KW * PIECES):
+            tap, c0 = step // PIECES, (step % PIECES) * BK
+            y_, x_ = top + tap // KW, left + tap % KW
+            inside = (m < pixels) & (y_ >= 0) & (y_ < H * D) & (x_ >= 0) & (x_ < W * D)
+            if D > 1:
+                inside = inside & (y_ % D == 0) & (x_ % D == 0)
+                y_, x_ = y_ // D, x_ // D
+            place = (origin + y_ * W + x_) * C + c0
+            a = tl.load(image + place[:, None] + c[None, :], mask=inside[:, None], other=0.0)
+            b = tl.load(kernel + (step * BK + c)[:, None] + (o * K)[None, :], mask=o[None, :] < N, other=0.0)
+            total = tl.dot(a, b, total, input_precision=PRECISION)
+    else:
+        for k0 in range(0, K, BK):
+            k = k0 + tl.arange(0, BK)
+            tap, c = k // C, k % C
+            y_, x_ = top[:, None] + (tap // KW)[None, :], left[:, None] + (tap % KW)[None, :]
+            inside = (m[:, None] < pixels) & (k[None, :] < K) & (y_ >= 0) & (y_ < H * D) & (x_ >= 0) & (x_ < W * D)
+            if D > 1:
+                inside = inside & (y_ % D == 0) & (x_ % D == 0)
+                place = (origin[:, None] + y_ // D * W + x_ // D) * C + c[None, :]
+            else:
+                place = ((origin + top * W + left) * C)[:, None] + ((tap // KW * W + tap % KW) * C + c)[None, :]
+            a = tl.load(image + place, mask=inside, other=0.0)
+            b = tl.load(kernel + k[:, None] + (o * K)[None, :], mask=(k[:, None] < K) & (o[None, :] < N), other=0.0)
+            total = tl.dot(a, b, total, input_precision=PRECISION)
     kept = (m[:, None] < pixels) & (o[None, :] < N)
-    tl.store(out + (start + m[:, None]) * N + o[None, :], total.to(out.dtype.element_ty), mask=kept)
+    tl.store(out + (client * pixels + m[:, None]) * N + o[None, :], total.to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit
 def _weights(
-    x, g, sums, pixels, share, clients, H, W,
-    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, PRECISION: tl.constexpr,
+    x, g, sums, pixels, share, clients,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """sums[part, k, o] = Σ_m patch(x)[m, k]·g[m, o] over the pixels m of a part of one client's batch."""
-    client, part = tl.program_id(1) % clients, tl.program_id(1) // clients
+    client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
     K: tl.constexpr = KH * KW * C
     k = tl.program_id(0) * BK + tl.arange(0, BK)
     o = tl.program_id(2) * BN + tl.arange(0, BN)
-    tap, c = k // C, k % C
-    dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
-    shift = (dy * W + dx) * C + c
-    start = client.to(tl.int64) * pixels
-    image, slope = x + start * C, g + start * N
+    down, right = k // C // KW, k // C % KW
+    shift = (down * W + right) * C + k % C
+    image, slope = x + client * (pixels // (OH * OW) * H * W * C), g + client * pixels * N
     total = tl.zeros((BK, BN), dtype=tl.float32)
     for m0 in range(0, share, BM):
         m = part * share + m0 + tl.arange(0, BM)
-        row, column = (m // W) % H, m % W
-        y_, x_ = row[:, None] + dy[None, :], column[:, None] + dx[None, :]
+        top, left = m // OW % OH * S - PH, m % OW * S - PW
+        y_, x_ = top[:, None] + down[None, :], left[:, None] + right[None, :]
         inside = (m[:, None] < pixels) & (k[None, :] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
-        a = tl.load(image + (m * C)[:, None] + shift[None, :], mask=inside, other=0.0)
+        place = (m // (OH * OW) * (H * W) + top * W + left) * C
+        a = tl.load(image + place[:, None] + shift[None, :], mask=inside, other=0.0)
         b = tl.load(slope + (m * N)[:, None] + o[None, :], mask=(m[:, None] < pixels) & (o[None, :] < N), other=0.0)
         total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
-    place = ((part * clients + client).to(tl.int64) * K + k[:, None]) * N + o[None, :]
+    place = ((part * clients + client) * K + k[:, None]) * N + o[None, :]
     tl.store(sums + place, total, mask=(k[:, None] < K) & (o[None, :] < N))
 
 
 @triton.jit
 def _weights_by_channel(
-    x, g, sums, pixels, share, clients, H, W,
-    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, PRECISION: tl.constexpr,
+    x, g, sums, pixels, share, clients,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The same for images that lie as (image, channel, row, column).
 
     The sum runs over pixels, and tensor cores take 32-bit factors only with the terms of a sum side by side.
     """
-    client, part = tl.program_id(1) % clients, tl.program_id(1) // clients
+    client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
     K: tl.constexpr = KH * KW * C
     k = tl.program_id(0) * BK + tl.arange(0, BK)
     o = tl.program_id(2) * BN + tl.arange(0, BN)
-    tap, c = k // C, k % C
-    dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
-    area = H * W
-    start = client.to(tl.int64) * pixels
-    image, slope = x + start * C, g + start * N
+    down, right = k // C // KW, k // C % KW
+    shift = k % C * (H * W) + down * W + right
+    image, slope = x + client * (pixels // (OH * OW) * H * W * C), g + client * pixels * N
     total = tl.zeros((BK, BN), dtype=tl.float32)
     for m0 in range(0, share, BM):
         m = part * share + m0 + tl.arange(0, BM)
-        pixel, which = m % area, m // area
-        row, column = pixel // W, pixel % W
-        y_, x_ = row[None, :] + dy[:, None], column[None, :] + dx[:, None]
+        top, left = m // OW % OH * S - PH, m % OW * S - PW
+        y_, x_ = top[None, :] + down[:, None], left[None, :] + right[:, None]
         inside = (m[None, :] < pixels) & (k[:, None] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
-        place = (which[None, :] * C + c[:, None]) * area + pixel[None, :] + (dy * W + dx)[:, None]
-        a = tl.load(image + place, mask=inside, other=0.0)
-        place = (which[None, :] * N + o[:, None]) * area + pixel[None, :]
-        b = tl.load(slope + place, mask=(m[None, :] < pixels) & (o[:, None] < N), other=0.0)
+        place = m // (OH * OW) * (C * H * W) + top * W + left
+        a = tl.load(image + place[None, :] + shift[:, None], mask=inside, other=0.0)
+        place = m // (OH * OW) * (N * OH * OW) + m % (OH * OW)
+        b = tl.load(
+            slope + place[None, :] + (o * (OH * OW))[:, None], mask=(m[None, :] < pixels) & (o[:, None] < N), other=0.0
+        )
         total = tl.dot(a, tl.trans(b), total, input_precision=PRECISION)
-    place = ((part * clients + client).to(tl.int64) * K + k[:, None]) * N + o[None, :]
+    place = ((part * clients + client) * K + k[:, None]) * N + o[None, :]
     tl.store(sums + place, total, mask=(k[:, None] < K) & (o[None, :] < N))
 
 
 @triton.jit
 def _depthwise(
-    x, table, out, pixels, H, W,
-    C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    x, table, out, pixels,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """out[m, c] = Σ_tap x[m + tap, c]·table[tap, c] for a tile of one client's pixels: each channel by itself."""
-    client = tl.program_id(1)
+    client = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
-    row, column = (m // W) % H, m % W
-    start = client.to(tl.int64) * pixels
-    image = x + start * C
-    kernel = table + client.to(tl.int64) * KH * KW * C
+    origin, top, left = m // (OH * OW) * (H * W), m // OW % OH * S - PH, m % OW * S - PW
+    image = x + client * (pixels // (OH * OW) * H * W * C)
+    kernel = table + client * KH * KW * C
     total = tl.zeros((BM, BC), dtype=tl.float32)
     for tap in tl.static_range(KH * KW):
-        dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
-        inside = (m < pixels) & (row + dy >= 0) & (row + dy < H) & (column + dx >= 0) & (column + dx < W)
-        place = (m + dy * W + dx)[:, None] * C + c[None, :]
+        y_, x_ = top + tap // KW, left + tap % KW
+        inside = (m < pixels) & (y_ >= 0) & (y_ < H * D) & (x_ >= 0) & (x_ < W * D)
+        if D > 1:
+            inside = inside & (y_ % D == 0) & (x_ % D == 0)
+            y_, x_ = y_ // D, x_ // D
+        place = (origin + y_ * W + x_)[:, None] * C + c[None, :]
         a = tl.load(image + place, mask=inside[:, None] & (c[None, :] < C), other=0.0)
         b = tl.load(kernel + tap * C + c, mask=c < C, other=0.0)
         total += a.to(tl.float32) * b.to(tl.float32)[None, :]
     kept = (m[:, None] < pixels) & (c[None, :] < C)
-    tl.store(out + (start + m[:, None]) * C + c[None, :], total.to(out.dtype.element_ty), mask=kept)
+    tl.store(out + (client * pixels + m[:, None]) * C + c[None, :], total.to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit
 def _depthwise_weights(
-    x, g, sums, pixels, share, clients, H, W,
-    C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    x, g, sums, pixels, share, clients,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """sums[part, tap, c] = Σ_m x[m + tap, c]·g[m, c] over the pixels m of a part of one client's batch."""
     tap = tl.program_id(0)
-    client, part = tl.program_id(1) % clients, tl.program_id(1) // clients
+    client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
     c = tl.program_id(2) * BC + tl.arange(0, BC)
-    dy, dx = tap // KW - KH // 2, tap % KW - KW // 2
-    start = client.to(tl.int64) * pixels
-    image, slope = x + start * C, g + start * C
+    image, slope = x + client * (pixels // (OH * OW) * H * W * C), g + client * pixels * C
     total = tl.zeros((BM, BC), dtype=tl.float32)
     for m0 in range(0, share, BM):
         m = part * share + m0 + tl.arange(0, BM)
-        row, column = (m // W) % H, m % W
-        inside = (m < pixels) & (row + dy >= 0) & (row + dy < H) & (column + dx >= 0) & (column + dx < W)
+        y_, x_ = m // OW % OH * S - PH + tap // KW, m % OW * S - PW + tap % KW
+        inside = (m < pixels) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
         kept = inside[:, None] & (c[None, :] < C)
-        a = tl.load(image + (m + dy * W + dx)[:, None] * C + c[None, :], mask=kept, other=0.0)
+        place = (m // (OH * OW) * (H * W) + y_ * W + x_)[:, None] * C + c[None, :]
+        a = tl.load(image + place, mask=kept, other=0.0)
         b = tl.load(slope + m[:, None] * C + c[None, :], mask=kept, other=0.0)
         total += a.to(tl.float32) * b.to(tl.float32)
-    place = ((part * clients + client).to(tl.int64) * KH * KW + tap) * C + c
+    place = ((part * clients + client) * KH * KW + tap) * C + c
     tl.store(sums + place, tl.sum(total, axis=0), mask=c < C)
+
+
+@triton.jit
+def _pool(
+    x, bias, out, where, pixels,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """out[m, c] = max(0, bias[c] + the largest of the four x under m); where: 0 to 3 for which of them, 4 for none."""
+    client = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    c = tl.program_id(2) * BC + tl.arange(0, BC)
+    kept = (m < pixels)[:, None] & (c < C)[None, :]
+    place = (m // (W // 2) * (2 * W) + m % (W // 2) * 2) * C
+    image = x + client * (4 * pixels) * C + place[:, None] + c[None, :]
+    best = tl.load(image, mask=kept, other=0.0)
+    which = tl.zeros((BM, BC), dtype=tl.uint8)
+    for corner in tl.static_range(1, 4):
+        other = tl.load(image + (corner // 2 * W + corner % 2) * C, mask=kept, other=0.0)
+        larger = (other > best) | (other != other)  # what is not a number stays so
+        best, which = tl.where(larger, other, best), tl.where(larger, corner, which).to(tl.uint8)
+    value = best.to(tl.float32) + tl.load(bias + client * C + c, mask=c < C, other=0.0)[None, :]
+    which = tl.where(value <= 0, 4, which).to(tl.uint8)
+    place = (client * pixels + m[:, None]) * C + c[None, :]
+    tl.store(out + place, tl.where(value <= 0, 0.0, value).to(out.dtype.element_ty), mask=kept)
+    tl.store(where + place, which, mask=kept)
+
+
+@triton.jit
+def _unpool(
+    g, where, out, sums, pixels, share, clients,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """g at the place where each maximum was, and zero at the three others; sums[part, c] = Σ g over a part's pixels."""
+    client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    total = tl.zeros((BM, BC), dtype=tl.float32)
+    for m0 in range(0, share, BM):
+        m = part * share + m0 + tl.arange(0, BM)
+        kept = (m < pixels)[:, None] & (c < C)[None, :]
+        place = (client * pixels + m[:, None]) * C + c[None, :]
+        which = tl.load(where + place, mask=kept, other=4)
+        slope = tl.load(g + place, mask=kept, other=0.0)
+        place = (m // (W // 2) * (2 * W) + m % (W // 2) * 2) * C
+        image = out + client * (4 * pixels) * C + place[:, None] + c[None, :]
+        for corner in tl.static_range(4):
+            value = tl.where(which == corner, slope, 0.0)
+            tl.store(image + (corner // 2 * W + corner % 2) * C, value.to(out.dtype.element_ty), mask=kept)
+        total += tl.where(which < 4, slope, 0.0).to(tl.float32)
+    tl.store(sums + (part * clients + client) * C + c, tl.sum(total, axis=0), mask=c < C)
 
 
 @triton.jit
@@ -164,51 +239,75 @@ def _turn(x, out, area, C: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
     tl.store(out + start + c[:, None] * area + m[None, :], tl.trans(tile), mask=kept)
 
 
-def products(x: Tensor, table: Tensor, out: Tensor, kh: int, kw: int, precision: str) -> None:
-    """Images (n·B, C, H, W) and out (n·B, O, H, W), both channels-last; table (n, kh·kw·C, O)."""
-    n, _, columns = table.shape
-    images, channels, height, width = x.shape
-    pixels = images // n * height * width
-    bm, bn = 256, max(16, min(64, triton.next_power_of_2(columns)))
+Pair = tuple[int, int]
+
+
+def products(
+    x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stride: int, spread: int, precision: str
+) -> None:
+    """Images (n·B, C, H, W) and out (n·B, O, H', W'), both channels-last; table (n, O, kh·kw·C), kernels of a `size`.
+
+    Both factors have what is summed over side by side, as the tensor cores want 32-bit numbers.
+    """
+    n, columns, _ = table.shape
+    batch, pixels = len(x) // n, len(x) // n * out.shape[2] * out.shape[3]
+    bm, bn = 128, max(16, min(128, triton.next_power_of_2(columns)))
+    bk = 32 if x.shape[1] % 32 == 0 or x.shape[1] % 16 else 16
     grid = (triton.cdiv(pixels, bm), n, triton.cdiv(columns, bn))
-    _products[grid](x, table, out, pixels, height, width, channels, columns, kh, kw, bm, bn, 32, precision,
-                    num_warps=8, num_stages=2 if channels >= 16 else 3)  # fmt: skip
+    _products[grid](x, table, out, pixels, batch, *x.shape[1:], *out.shape[1:], *size, *pad, stride, spread,
+                    bm, bn, bk, precision, num_warps=8 if bn >= 64 else 4, num_stages=3)  # fmt: skip
 
 
-def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, n: int, kh: int, kw: int, precision: str) -> None:
+def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, stride: int, precision: str) -> None:
     """Images and slopes (n·B, channels, H, W), channels-last; sums (parts, n, kh·kw·C, O)."""
-    images, channels, height, width = x.shape
-    parts, _, taps, out = sums.shape
-    pixels = images // n * height * width
+    parts, n, taps, out = sums.shape
+    pixels = len(g) // n * g.shape[2] * g.shape[3]
     kernel = _weights
-    if x.element_size() == 4 and channels >= 16:
+    if x.element_size() == 4 and x.shape[1] >= 16:
         kernel, x, g = _weights_by_channel, _turned(x), _turned(g)
     bm, bk = (32 if x.element_size() == 4 else 64), (128 if taps >= 128 else 32)
-    bn = max(16, min(64, triton.next_power_of_2(out)))
+    bn = max(16, min(128, triton.next_power_of_2(out)))
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
     grid = (triton.cdiv(taps, bk), n * parts, triton.cdiv(out, bn))
-    kernel[grid](x, g, sums, pixels, share, n, height, width, channels, out, kh, kw, bm, bn, bk, precision,
+    kernel[grid](x, g, sums, pixels, share, n, *x.shape[1:], *g.shape[1:], *size, *pad, stride, bm, bn, bk, precision,
                  num_warps=4, num_stages=3)  # fmt: skip
 
 
-def depthwise(x: Tensor, table: Tensor, out: Tensor, kh: int, kw: int) -> None:
+def depthwise(x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stride: int, spread: int) -> None:
     """Images and out (n·B, C, H, W), channels-last; table (n, kh·kw, C)."""
-    images, channels, height, width = x.shape
-    n = len(table)
-    pixels = images // n * height * width
+    n, channels = len(table), x.shape[1]
+    pixels = len(x) // n * out.shape[2] * out.shape[3]
     bc = min(64, triton.next_power_of_2(channels))
     grid = (triton.cdiv(pixels, 64), n, triton.cdiv(channels, bc))
-    _depthwise[grid](x, table, out, pixels, height, width, channels, kh, kw, 64, bc, num_warps=4)
+    _depthwise[grid](x, table, out, pixels, *x.shape[1:], *out.shape[2:], *size, *pad, stride, spread, 64, bc,
+                     num_warps=4)  # fmt: skip
 
 
-def depthwise_weight_gradient(x: Tensor, g: Tensor, sums: Tensor, kh: int, kw: int) -> None:
+def depthwise_weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, stride: int) -> None:
     """Images and slopes (n·B, C, H, W), channels-last; sums (parts, n, kh·kw, C)."""
-    images, channels, height, width = x.shape
-    parts, n = sums.shape[:2]
-    pixels, bm, bc = images // n * height * width, 32, min(64, triton.next_power_of_2(channels))
+    (parts, n, taps, channels), bm = sums.shape, 32
+    pixels, bc = len(g) // n * g.shape[2] * g.shape[3], min(64, triton.next_power_of_2(channels))
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
-    grid = (kh * kw, n * parts, triton.cdiv(channels, bc))
-    _depthwise_weights[grid](x, g, sums, pixels, share, n, height, width, channels, kh, kw, bm, bc, num_warps=4)
+    grid = (taps, n * parts, triton.cdiv(channels, bc))
+    _depthwise_weights[grid](x, g, sums, pixels, share, n, *x.shape[1:], *g.shape[2:], *size, *pad, stride, bm, bc,
+                             num_warps=4)  # fmt: skip
+
+
+def pool(x: Tensor, bias: Tensor, out: Tensor, where: Tensor) -> None:
+    """Images (n·B, C, H, W) and half as high and wide, channels-last; bias (n, C)."""
+    n, channels = bias.shape
+    pixels, bc = len(x) // n * out.shape[2] * out.shape[3], min(64, triton.next_power_of_2(channels))
+    grid = (triton.cdiv(pixels, 64), n, triton.cdiv(channels, bc))
+    _pool[grid](x, bias, out, where, pixels, *x.shape[1:], 64, bc, num_warps=4)
+
+
+def unpool(g: Tensor, where: Tensor, out: Tensor, sums: Tensor) -> None:
+    """Slopes half as high and wide as out, channels-last; sums (parts, n, C)."""
+    (parts, n, channels), bm = sums.shape, 32
+    pixels, bc = len(g) // n * g.shape[2] * g.shape[3], min(64, triton.next_power_of_2(channels))
+    share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
+    _unpool[(triton.cdiv(channels, bc), n * parts)](g, where, out, sums, pixels, share, n, *out.shape[1:], bm, bc,
+                                                    num_warps=4)  # fmt: skip
 
 
 def _turned(x: Tensor) -> Tensor:

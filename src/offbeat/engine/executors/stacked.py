@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import conv2d, cross_entropy, group_norm, layer_norm
 
-from offbeat.engine.executors import convolution
+from offbeat.engine.executors import convolution, pooling
 from offbeat.engine.work import Work
 
 
@@ -72,7 +72,8 @@ class Stack:
         try:
             together = functional_call(twin, work.layout.unflatten(y), (inputs.flatten(0, 1),)).view(3, 2, -1)
             alone = [functional_call(work.module, work.layout.unflatten(row), (inputs[i],)) for i, row in enumerate(y)]
-            return torch.allclose(together, torch.stack(alone), rtol=1e-2, atol=1e-3)
+            expected = torch.stack(alone)
+            return bool((together - expected).norm() <= 0.03 * expected.norm())  # in TF32, through many layers
         except (RuntimeError, ValueError, TypeError, IndexError):
             return False
         finally:
@@ -138,18 +139,20 @@ class _Conv2d(nn.Conv2d):
         return self.biased(self.products(x))
 
     def products(self, x: Tensor) -> Tensor:
-        n, out = self.weight.shape[:2]
-        batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
-        if self._tiles(height, width):
+        if self.kernel_size == (1, 1) and set(self.padding) == {0} and self.groups == 1:
+            return self._patches(x[:, :, :: self.stride[0], :: self.stride[1]])
+        if self._tiles(*x.shape[2:]):
             return self._patches(x)
         if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
-            return convolution.stacked_conv2d(x, self.weight, self.padding, self.groups)
+            return convolution.stacked_conv2d(x, self.weight, self.stride[0], self.padding, self.groups)
+        n, out = self.weight.shape[:2]
+        batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
         side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
         y = conv2d(side, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
         return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])
 
     def _tiles(self, height: int, width: int) -> bool:
-        """Whether the kernel goes over the image like a tile over a floor, as those of 1×1 and of patches do."""
+        """Whether the kernel goes over the image like a tile over a floor, as those of patches do."""
         (kh, kw), plain = self.kernel_size, self.groups == 1 and set(self.dilation) == {1} and set(self.padding) == {0}
         return plain and self.stride == (kh, kw) and height % kh == 0 and width % kw == 0
 
@@ -179,7 +182,11 @@ class _Sequential(nn.Sequential):
             conv, *layers = layers
             if isinstance(conv, _Conv2d) and [type(layer) for layer in layers[:2]] == [nn.ReLU, nn.MaxPool2d]:
                 relu, pool, *layers = layers
-                x = relu(conv.biased(pool(conv.products(x))))
+                x = conv.products(x)
+                if conv.bias is not None and pooling.suits(x, pool):
+                    x = pooling.pooled(x, conv.bias)
+                else:
+                    x = relu(conv.biased(pool(x)))
             else:
                 x = conv(x)
         return x
