@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +17,12 @@ from offbeat.algorithms import AFGA, COMBINES
 from offbeat.clients import SGD, ClientRule
 from offbeat.data import Federated, from_arrays
 from offbeat.engine import Work
-from offbeat.engine.executors import Executor, Graphs, Sequential, Vectorised, arithmetic
+from offbeat.engine.executors import Executor, Graphs, Sequential, Vectorised, arithmetic, normalisation, pooling
 from offbeat.engine.executors.choice import why_not
 from offbeat.engine.executors.convolution import stacked_conv2d
 from offbeat.engine.executors.gossip import Gossip
 from offbeat.messages import Update
-from offbeat.models import CNN, LSTM, MLP, ConvMixer, Model
+from offbeat.models import CNN, LSTM, MLP, ConvMixer, Model, ResNet18
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -48,7 +49,7 @@ def on_gpu(module: nn.Module, rule: ClientRule, data: Federated | None = None, d
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
 @pytest.mark.parametrize(
     "model",
-    [MLP(hidden=(12, 7)), CNN(), ConvMixer(dim=16, depth=2, kernel=3, patch=1, groups=4)],
+    [MLP(hidden=(12, 7)), CNN(), ConvMixer(dim=16, depth=2, kernel=3, patch=1, groups=4), ResNet18(width=8, groups=4)],
     ids=lambda m: type(m).__name__,
 )
 def test_programs_do_what_the_plain_executor_does(
@@ -154,4 +155,44 @@ def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
     finally:
         torch.backends.cudnn.allow_tf32 = before
     for one, other in ((y, plain), *zip(found, expected, strict=True)):
+        assert (one - other).norm() < 1e-5 * other.norm()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 8, 6), (3, 2, 32, 4, 4), (2, 2, 70, 6, 10)])
+def test_pooling_in_one_pass(shape: tuple[int, ...]) -> None:
+    n, batch, channels, height, width = shape
+    rng = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(n * batch, channels, height, width, device="cuda", generator=rng).round(decimals=1)  # with ties
+    bias = torch.randn(n, channels, device="cuda", generator=rng)
+    same_results((x, bias), pooling.pooled, lambda x, b: (nn.functional.max_pool2d(x, 2) + by_image(b, batch)).relu())
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 5, 4), (3, 2, 64, 8, 32), (2, 2, 128, 3, 32), (2, 2, 256, 2, 1)])
+def test_group_norm_of_stacks(shape: tuple[int, ...], relu: bool) -> None:
+    n, batch, channels, size, groups = shape
+    rng = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(n * batch, channels, size, size, device="cuda", generator=rng)
+    weight, bias = torch.randn(2, n, channels, device="cuda", generator=rng)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = nn.functional.group_norm(x, groups) * by_image(weight, batch) + by_image(bias, batch)
+        return y.relu() if relu else y
+
+    same_results((x, weight, bias), lambda x, w, b: normalisation.normalised(x, w, b, groups, 1e-5, relu), plain)
+
+
+def by_image(rows: Tensor, batch: int) -> Tensor:
+    return rows.repeat_interleave(batch, 0)[:, :, None, None]
+
+
+def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain: Callable[..., Tensor]) -> None:
+    """And the same gradients."""
+    found = []
+    for function in (fast, plain):
+        leaves = [value.clone().requires_grad_() for value in inputs]
+        out = function(*leaves)
+        slope = torch.randn(out.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+        found.append((out, *torch.autograd.grad(out, leaves, slope)))
+    for one, other in zip(*found, strict=True):
         assert (one - other).norm() < 1e-5 * other.norm()

@@ -39,27 +39,32 @@ def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups:
 
 
 def _dense(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
-    n, out, _, kh, kw = weight.shape
-    table = weight.permute(0, 1, 3, 4, 2).reshape(n, out, -1)
-    return _multiply(x, table, _images(x, weight, stride, ph, pw), (kh, kw), (ph, pw), stride=stride)
+    n, out, channels, kh, kw = weight.shape
+    table = torch.empty((n, out, kh * kw, channels), dtype=x.dtype, device=x.device)
+    return _multiply(x, weight, table, (1, 3, 2), _images(x, weight, stride, ph, pw), (ph, pw), stride=stride)
 
 
 def _dense_by_images(
     g: Tensor, weight: Tensor, channels: int, height: int, width: int, stride: int, ph: int, pw: int
 ) -> Tensor:
     """A convolution of g, spread out again by the stride, with the kernels turned round."""
-    n, _, _, kh, kw = weight.shape
-    table = weight.flip(3, 4).permute(0, 2, 3, 4, 1).reshape(n, channels, -1)
+    n, slopes, _, kh, kw = weight.shape
+    table = torch.empty((n, channels, kh * kw, slopes), dtype=g.dtype, device=g.device)
     out = _empty(g, channels, height, width)
-    return _multiply(g, table, out, (kh, kw), (kh - 1 - ph, kw - 1 - pw), spread=stride)
+    return _multiply(g, weight, table, (3, 1, 2), out, (kh - 1 - ph, kw - 1 - pw), spread=stride)
 
 
 def _multiply(
-    x: Tensor, table: Tensor, out: Tensor, size: tuple[int, int], pad: tuple[int, int], stride: int = 1, spread: int = 1
-) -> Tensor:
+    x: Tensor, weight: Tensor, table: Tensor, order: tuple[int, int, int], out: Tensor, pad: tuple[int, int],
+    stride: int = 1, spread: int = 1,
+) -> Tensor:  # fmt: skip
+    """With the kernels (n, O, C, kh, kw) written into the table, whose dimensions are theirs in another `order`."""
     from offbeat.engine.executors import kernels
 
-    kernels.products(x, table.to(x.dtype).contiguous(), out, size, pad, stride, spread, _precision())
+    flat = weight.reshape(*weight.shape[:3], -1)
+    kernels.arrange(flat[None], table.permute(0, *order), turn=order[0] == 3)
+    size = weight.shape[3], weight.shape[4]
+    kernels.products(x, table.flatten(2), out, size, pad, stride, spread, _precision())
     return out
 
 
@@ -72,8 +77,9 @@ def _dense_by_kernels(x: Tensor, g: Tensor, n: int, kh: int, kw: int, stride: in
     parts = max(1, min(pixels // 1024, 4096 // (n * -(-taps // 128) * -(-out // 128))))
     sums = torch.empty((parts, n, taps, out), dtype=torch.float32, device=x.device)
     kernels.weight_gradient(x, g, sums, (kh, kw), (ph, pw), stride, _precision())
-    total = sums.sum(0) if parts > 1 else sums[0]
-    return total.view(n, kh, kw, channels, out).permute(0, 4, 3, 1, 2).contiguous()
+    total = torch.empty((n, out, channels, kh, kw), dtype=torch.float32, device=x.device)
+    kernels.arrange(sums.view(parts, n, kh * kw, channels, out).permute(0, 1, 4, 3, 2), total.flatten(3))
+    return total
 
 
 def _depthwise(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:

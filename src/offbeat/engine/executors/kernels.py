@@ -102,17 +102,25 @@ def _weights_by_channel(
     """
     client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
     K: tl.constexpr = KH * KW * C
-    k = tl.program_id(0) * BK + tl.arange(0, BK)
+    k0 = tl.program_id(0) * BK
+    k = k0 + tl.arange(0, BK)
     o = tl.program_id(2) * BN + tl.arange(0, BN)
     down, right = k // C // KW, k // C % KW
     shift = k % C * (H * W) + down * W + right
+    if C % BK == 0:  # one place in the kernel: a mask for each pixel will do
+        tap = k0 // C
+        shift = (k0 % C + tl.arange(0, BK)) * (H * W) + tap // KW * W + tap % KW
     image, slope = x + client * (pixels // (OH * OW) * H * W * C), g + client * pixels * N
     total = tl.zeros((BK, BN), dtype=tl.float32)
     for m0 in range(0, share, BM):
         m = part * share + m0 + tl.arange(0, BM)
         top, left = m // OW % OH * S - PH, m % OW * S - PW
-        y_, x_ = top[None, :] + down[:, None], left[None, :] + right[:, None]
-        inside = (m[None, :] < pixels) & (k[:, None] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
+        if C % BK == 0:
+            y_, x_ = top + tap // KW, left + tap % KW
+            inside = ((m < pixels) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W))[None, :]
+        else:
+            y_, x_ = top[None, :] + down[:, None], left[None, :] + right[:, None]
+            inside = (m[None, :] < pixels) & (k[:, None] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
         place = m // (OH * OW) * (C * H * W) + top * W + left
         a = tl.load(image + place[None, :] + shift[:, None], mask=inside, other=0.0)
         place = m // (OH * OW) * (N * OH * OW) + m % (OH * OW)
@@ -229,6 +237,113 @@ def _unpool(
 
 
 @triton.jit
+def _over_groups(values, D: tl.constexpr, BC: tl.constexpr):
+    """The sum over each D channels, for every one of them."""
+    sums = tl.sum(tl.reshape(values, (BC // D, D)), axis=1)
+    return tl.reshape(tl.broadcast_to(sums[:, None], (BC // D, D)), (BC,))
+
+
+@triton.jit
+def _normalise(
+    x, weight, bias, out, means, scales, batch, eps,
+    C: tl.constexpr, P: tl.constexpr, D: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """GroupNorm of some channels of one image with P pixels, in groups of D; each client has its weight and bias."""
+    image, client = tl.program_id(0).to(tl.int64), tl.program_id(0) // batch
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    w, b = tl.load(weight + client * C + c), tl.load(bias + client * C + c)
+    total = tl.zeros((BM, BC), dtype=tl.float32)
+    for m0 in range(0, P, BM):
+        m = m0 + tl.arange(0, BM)
+        total += tl.load(x + (image * P + m[:, None]) * C + c[None, :], mask=(m < P)[:, None], other=0.0).to(tl.float32)
+    mean = _over_groups(tl.sum(total, axis=0), D, BC) / (P * D)
+    total = tl.zeros((BM, BC), dtype=tl.float32)
+    for m0 in range(0, P, BM):
+        m = m0 + tl.arange(0, BM)
+        a = tl.load(x + (image * P + m[:, None]) * C + c[None, :], mask=(m < P)[:, None], other=0.0).to(tl.float32)
+        off = tl.where((m < P)[:, None], a - mean[None, :], 0.0)
+        total += off * off
+    scale = 1.0 / tl.sqrt(_over_groups(tl.sum(total, axis=0), D, BC) / (P * D) + eps)
+    for m0 in range(0, P, BM):
+        m = m0 + tl.arange(0, BM)
+        place = (image * P + m[:, None]) * C + c[None, :]
+        a = tl.load(x + place, mask=(m < P)[:, None], other=0.0).to(tl.float32)
+        y = (a - mean[None, :]) * (scale * w)[None, :] + b[None, :]
+        if RELU:
+            y = tl.where(y <= 0, 0.0, y)
+        tl.store(out + place, y.to(out.dtype.element_ty), mask=(m < P)[:, None])
+    tl.store(means + image * C + c, mean)
+    tl.store(scales + image * C + c, scale)
+
+
+@triton.jit
+def _normalise_back(
+    g, x, weight, bias, means, scales, out, by_weight, by_bias, batch,
+    C: tl.constexpr, P: tl.constexpr, D: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """The gradient by the image, and this image's share of those by weight and bias."""
+    image, client = tl.program_id(0).to(tl.int64), tl.program_id(0) // batch
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    w, b = tl.load(weight + client * C + c), tl.load(bias + client * C + c)
+    mean, scale = tl.load(means + image * C + c), tl.load(scales + image * C + c)
+    plain = tl.zeros((BM, BC), dtype=tl.float32)
+    weighted = tl.zeros((BM, BC), dtype=tl.float32)
+    for m0 in range(0, P, BM):
+        m = m0 + tl.arange(0, BM)
+        place, kept = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
+        slope = tl.load(g + place, mask=kept, other=0.0).to(tl.float32)
+        normal = (tl.load(x + place, mask=kept, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
+        if RELU:
+            slope = tl.where(normal * w[None, :] + b[None, :] <= 0, 0.0, slope)
+        plain += slope
+        weighted += slope * normal
+    by_b, by_w = tl.sum(plain, axis=0), tl.sum(weighted, axis=0)
+    tl.store(by_bias + image * C + c, by_b)
+    tl.store(by_weight + image * C + c, by_w)
+    shift, tilt = _over_groups(by_b * w, D, BC) / (P * D), _over_groups(by_w * w, D, BC) / (P * D)
+    for m0 in range(0, P, BM):
+        m = m0 + tl.arange(0, BM)
+        place, kept = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
+        slope = tl.load(g + place, mask=kept, other=0.0).to(tl.float32)
+        normal = (tl.load(x + place, mask=kept, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
+        if RELU:
+            slope = tl.where(normal * w[None, :] + b[None, :] <= 0, 0.0, slope)
+        by_x = scale[None, :] * (slope * w[None, :] - shift[None, :] - normal * tilt[None, :])
+        tl.store(out + place, by_x.to(out.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _arrange(
+    x, out, parts, step, xn, yn,
+    A: tl.constexpr, B: tl.constexpr, T: tl.constexpr, XA: tl.constexpr, XB: tl.constexpr, XT: tl.constexpr,
+    YA: tl.constexpr, YB: tl.constexpr, YT: tl.constexpr, TURN: tl.constexpr,
+    BA: tl.constexpr, BB: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    """out[a, b, t] = Σ x[a, b, t] over parts, each by its own strides; in out t may count backwards."""
+    client = tl.program_id(2).to(tl.int64)
+    a = (tl.program_id(0) * BA + tl.arange(0, BA))[:, None, None]
+    b = (tl.program_id(1) * BB + tl.arange(0, BB))[None, :, None]
+    t = tl.arange(0, BT)[None, None, :]
+    kept = (a < A) & (b < B) & (t < T)
+    source = x + client * xn + a * XA + b * XB + t * XT
+    value = tl.load(source, mask=kept, other=0.0)
+    for _ in range(1, parts):
+        source += step
+        value += tl.load(source, mask=kept, other=0.0)
+    to = T - 1 - t if TURN else t
+    tl.store(out + client * yn + a * YA + b * YB + to * YT, value.to(out.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _keep(new, old, on, width, stride, BLOCK: tl.constexpr):
+    """old[row] = new[row] where that is wanted."""
+    row = tl.program_id(1).to(tl.int64)
+    if tl.load(on + row):
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(old + row * stride + place, tl.load(new + row * width + place, mask=place < width), mask=place < width)
+
+
+@triton.jit
 def _turn(x, out, area, C: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
     """(image, pixel, channel) → (image, channel, pixel)."""
     start = tl.program_id(0).to(tl.int64) * area * C
@@ -308,6 +423,48 @@ def unpool(g: Tensor, where: Tensor, out: Tensor, sums: Tensor) -> None:
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
     _unpool[(triton.cdiv(channels, bc), n * parts)](g, where, out, sums, pixels, share, n, *out.shape[1:], bm, bc,
                                                     num_warps=4)  # fmt: skip
+
+
+def normalise(
+    x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, means: Tensor, scales: Tensor,
+    groups: int, eps: float, relu: bool,
+) -> None:  # fmt: skip
+    """Images (n·B, C, H, W) and out, channels-last; weight and bias (n, C); means and scales (n·B, C)."""
+    grid, batch, *sizes = _by_image(x, weight, groups)
+    _normalise[grid](x, weight, bias, out, means, scales, batch, eps, *sizes[:3], relu, *sizes[3:], num_warps=4)
+
+
+def normalise_back(
+    g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, scales: Tensor,
+    out: Tensor, by_weight: Tensor, by_bias: Tensor, groups: int, relu: bool,
+) -> None:  # fmt: skip
+    """Everything as above; the gradients by weight and bias are each image's own, (n·B, C)."""
+    grid, batch, *sizes = _by_image(x, weight, groups)
+    _normalise_back[grid](g, x, weight, bias, means, scales, out, by_weight, by_bias, batch, *sizes[:3], relu,
+                          *sizes[3:], num_warps=4)  # fmt: skip
+
+
+def _by_image(x: Tensor, weight: Tensor, groups: int) -> tuple[Pair, int, int, int, int, int, int]:
+    """Grid, images a client, C, P, D and the size of a tile."""
+    (images, channels, height, width), each = x.shape, x.shape[1] // groups
+    bc = max(each, min(64, channels))
+    bm = min(max(1, 4096 // bc), triton.next_power_of_2(height * width))
+    return (images, channels // bc), images // len(weight), channels, height * width, each, bm, bc
+
+
+def arrange(x: Tensor, out: Tensor, turn: bool = False) -> None:
+    """The sum over parts of (parts, n, a, b, t) into (n, a, b, t), both lying in memory as they like."""
+    sizes = x.shape[2:]
+    blocks = [min(16, triton.next_power_of_2(size)) for size in sizes[:2]] + [triton.next_power_of_2(sizes[2])]
+    grid = (triton.cdiv(sizes[0], blocks[0]), triton.cdiv(sizes[1], blocks[1]), x.shape[1])
+    _arrange[grid](x, out, len(x), x.stride(0), x.stride(1), out.stride(0), *sizes, *x.stride()[2:], *out.stride()[1:],
+                   turn, *blocks, num_warps=4)  # fmt: skip
+
+
+def keep(new: Tensor, old: Tensor, on: Tensor) -> None:
+    """(rows, d) into (rows, d), for the rows that are on (rows, 1)."""
+    rows, width = old.shape
+    _keep[(triton.cdiv(width, 4096), rows)](new.contiguous(), old, on, width, old.stride(0), 4096, num_warps=8)
 
 
 def _turned(x: Tensor) -> Tensor:

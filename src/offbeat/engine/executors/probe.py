@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.overrides import TorchFunctionMode
 
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.work import Work
@@ -18,10 +19,35 @@ WORTH_COMPILING = 5e14
 
 def worth_compiling(work: Work, steps: int) -> bool:
     """Whether so many local steps are worth the time that compiling the model takes; the same on every machine."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with Calculations() as counter, torch.no_grad():
         batches, _ = work.plan(Job(0, 0, 0, work.layout.read(work.module), 1, 0))
         work.module(work.inputs(torch.from_numpy(batches[0]).to(work.device)))
-    return float(counter.get_total_flops()) * steps > WORTH_COMPILING
+    return float(counter.total) * steps > WORTH_COMPILING
+
+
+class Calculations(TorchFunctionMode):
+    """Counts those of matrix products and convolutions.
+
+    torch's own `FlopCounterMode` imports the whole compiler, which takes seconds.
+    """
+
+    FIRST = ("matmul", "__matmul__", "mm", "bmm", "mv")  # the sum runs over the first factor's last dimension
+    SECOND = ("linear", "addmm", "baddbmm")  # over the second's
+    KERNELS = ("conv1d", "conv2d", "conv3d")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
+        if name in self.FIRST:
+            self.total += 2 * out.numel() * args[0].shape[-1]
+        elif name in self.SECOND:
+            self.total += 2 * out.numel() * args[1].shape[-1]
+        elif name in self.KERNELS:
+            self.total += 2 * out.numel() * args[1][0].numel()
+        return out
 
 
 @torch.no_grad()

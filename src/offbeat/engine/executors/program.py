@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.clients import ClientRule, State
+from offbeat.engine.executors.convolution import TRITON
 from offbeat.engine.executors.probe import first_line
 
 LADDER = [2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
@@ -187,10 +188,20 @@ def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:
         state = dict(zip(names, rows, strict=True))
         after, new = rule.step(y, g, x, lr, state)
         for name, value in new.items():
-            state[name].copy_(torch.where(on, value, state[name]))
-        y.copy_(torch.where(on, after, y))
+            _keep(value, state[name], on)
+        _keep(after, y, on)
 
     return advance
+
+
+def _keep(new: Tensor, old: Tensor, on: Tensor) -> None:
+    """Into the rows of `old` that are on."""
+    if TRITON and new.is_cuda and not torch.compiler.is_compiling():
+        from offbeat.engine.executors import kernels
+
+        kernels.keep(new, old, on)
+    else:
+        old.copy_(torch.where(on, new, old))
 
 
 def _aligned(like: Tensor, rows: int) -> Tensor:

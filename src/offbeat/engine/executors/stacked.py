@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import conv2d, cross_entropy, group_norm, layer_norm
 
-from offbeat.engine.executors import convolution, pooling
+from offbeat.engine.executors import convolution, normalisation, pooling
 from offbeat.engine.work import Work
 
 
@@ -171,16 +171,20 @@ class _Conv2d(nn.Conv2d):
 
 
 class _Sequential(nn.Sequential):
-    """Adds the bias of a convolution and cuts below zero after a max-pooling, not before it.
+    """Does some layers that follow each other in one.
 
-    Both keep the order of numbers, so the result is the same to the last bit, and there is less to do.
+    The bias of a convolution is added and what is below zero cut off after a max-pooling, not before it.  Both keep the
+    order of numbers, so the result is the same to the last bit, and there is less to do.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         layers = list(self)
         while layers:
             conv, *layers = layers
-            if isinstance(conv, _Conv2d) and [type(layer) for layer in layers[:2]] == [nn.ReLU, nn.MaxPool2d]:
+            follow = [type(layer) for layer in layers[:2]]
+            if isinstance(conv, _GroupNorm) and follow[:1] == [nn.ReLU]:
+                x, layers = conv.cut(x), layers[1:]
+            elif isinstance(conv, _Conv2d) and follow == [nn.ReLU, nn.MaxPool2d]:
                 relu, pool, *layers = layers
                 x = conv.products(x)
                 if conv.bias is not None and pooling.suits(x, pool):
@@ -194,8 +198,15 @@ class _Sequential(nn.Sequential):
 
 class _GroupNorm(nn.GroupNorm):
     def forward(self, x: Tensor) -> Tensor:
+        return self.cut(x, relu=False)
+
+    def cut(self, x: Tensor, relu: bool = True) -> Tensor:
+        """With a ReLU behind it, or without."""
+        if self.affine and normalisation.suits(x, self.num_groups):
+            return normalisation.normalised(x, self.weight, self.bias, self.num_groups, self.eps, relu)
         y = group_norm(x, self.num_groups, None, None, self.eps)
-        return _scaled(y, self.weight, self.bias, (-1, *(1,) * (x.ndim - 2)))
+        y = _scaled(y, self.weight, self.bias, (-1, *(1,) * (x.ndim - 2)))
+        return y.relu() if relu else y
 
 
 class _LayerNorm(nn.LayerNorm):

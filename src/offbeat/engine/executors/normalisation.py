@@ -1,0 +1,95 @@
+"""GroupNorm of a stack of models, each with its own weight and bias, in two passes over channels-last images.
+
+torch's own takes images only by channel, so that every layer would turn them twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offbeat.engine.executors.convolution import TRITON
+
+
+def suits(x: Tensor, groups: int) -> bool:
+    """Whether the kernels here can do it: images on a GPU, channels and groups in powers of two."""
+    channels, each = x.shape[1], x.shape[1] // groups
+    return TRITON and x.is_cuda and x.ndim == 4 and channels & (channels - 1) == 0 and each & (each - 1) == 0
+
+
+def normalised(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, relu: bool) -> Tensor:
+    """(n·B, C, H, W), channels-last, with weight and bias (n, C)."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    apply = _operator if torch.compiler.is_compiling() else _Plain.apply
+    out: Tensor = apply(x, weight, bias, groups, eps, relu)[0]  # type: ignore[no-untyped-call]
+    return out
+
+
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What comes out, in single precision; mean and 1/deviation of every channel's group."""
+    from offbeat.engine.executors import kernels
+
+    out, means, scales = _like(x, weight, bias, groups, eps, relu)
+    kernels.normalise(x, weight.contiguous(), bias.contiguous(), out, means, scales, groups, eps, relu)
+    return out, means, scales
+
+
+def _backward(
+    g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, scales: Tensor, groups: int, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by x, weight and bias."""
+    from offbeat.engine.executors import kernels
+
+    by_x, by_weight, by_bias = torch.empty_like(x), torch.empty_like(means), torch.empty_like(means)
+    kernels.normalise_back(
+        g.contiguous(memory_format=torch.channels_last), x, weight.contiguous(), bias.contiguous(), means, scales,
+        by_x, by_weight, by_bias, groups, relu,
+    )  # fmt: skip
+    n, channels = weight.shape
+    return by_x, by_weight.view(n, -1, channels).sum(1), by_bias.view(n, -1, channels).sum(1)
+
+
+def _like(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    means = torch.empty(x.shape[:2], dtype=torch.float32, device=x.device)
+    return torch.empty_like(x, dtype=torch.float32), means, torch.empty_like(means)
+
+
+def _like_back(
+    g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, scales: Tensor, groups: int, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, weight, bias, ctx.groups, _, ctx.relu = inputs
+    ctx.save_for_backward(x, weight, bias, *output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+
+
+class _Plain(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return _forward(*inputs)
+
+    setup_context = staticmethod(_save)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, means, scales = ctx.saved_tensors
+        return *_backward(g, x, weight, bias, means, scales, ctx.groups, ctx.relu), None, None, None
+
+
+_operator = torch.library.custom_op("offbeat::normalise", _forward, mutates_args=())
+_operator_back = torch.library.custom_op("offbeat::normalise_back", _backward, mutates_args=())
+_operator.register_fake(_like)
+_operator_back.register_fake(_like_back)
+_operator.register_autograd(
+    lambda ctx, g, *_: (*_operator_back(g, *ctx.saved_tensors, ctx.groups, ctx.relu), None, None, None),
+    setup_context=_save,
+)
