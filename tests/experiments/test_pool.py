@@ -113,8 +113,12 @@ def test_checkpoints_of_all_runs_together_take_their_small_part_of_the_time(
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 5.0)
     monkeypatch.setattr(checkpoint, "save", save)
     cells = Sweep.plan(BASE | {"rounds": 100}, [], [0, 1, 2, 3]).cells
-    together([api.begin(config.parse(c.table), threading.Event(), out=tmp_path / c.folder) for c in cells])
+    together([api.begin(config.parse(c.table), threading.Event(), out=tmp_path / "a" / c.folder) for c in cells])
     assert 4 < clock["saving"] <= run.CHECKPOINT_SHARE * clock["now"] + len(cells)
+    before = clock["saving"]
+    monkeypatch.setattr(run, "CHECKPOINT_BYTES", 1.0)  # so that the first would take hours
+    together([api.begin(config.parse(c.table), threading.Event(), out=tmp_path / "b" / c.folder) for c in cells])
+    assert clock["saving"] == before
 
 
 def test_an_error_in_one_run_ends_the_others_in_good_order(tmp_path: pathlib.Path) -> None:

@@ -39,6 +39,7 @@ from offbeat.track import Audience, Callback, Ending, RunInfo
 
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
+CHECKPOINT_BYTES = 5e8  # a second that are written, for all that is known before the first
 WATCH_SECONDS = 0.1
 FRUITLESS = 100_000  # events in a row without an update, after which a run is given up
 
@@ -90,7 +91,7 @@ class Run:
                 self.loop.start()
                 self._evaluate()
             saved = watched = self._started
-            pause = CHECKPOINT_SECONDS
+            pause, known = CHECKPOINT_SECONDS, False
             while not self._finished() and not self.interrupted.is_set():
                 while jobs := self.transport.wanted():
                     self.transport.deliver(_updates((yield jobs)))
@@ -99,10 +100,12 @@ class Run:
                 if now - watched > WATCH_SECONDS:
                     watched = now
                     self._show()
+                if self.folder and now - saved > pause and not known:
+                    pause, known = _pause(company, self._bytes() / CHECKPOINT_BYTES), True
                 if self.folder and (now - saved > pause or (self.careful and stepped)):
                     self._checkpoint()
                     saved = time.monotonic()
-                    pause = max(CHECKPOINT_SECONDS, company * (saved - now) / CHECKPOINT_SHARE)
+                    pause, known = _pause(company, saved - now), True
             stopped = self.interrupted.is_set() and not self._finished()
             return self._interrupt() if stopped else self._finish()
 
@@ -337,6 +340,12 @@ class Run:
             },
         )
 
+    def _bytes(self) -> int:
+        """About those of a checkpoint: what server and clients keep, and two vectors for each job that is out."""
+        work, memory = self.assembly.work, getattr(self.loop.algorithm, "memory", None)
+        kept = sum(value.nbytes for rows in work.kept.values() for value in rows.values())
+        return (memory.nbytes if memory is not None else 0) + kept + 8 * work.layout.dim * len(self.loop.out)
+
     def _save_model(self) -> None:
         from safetensors.torch import save
 
@@ -347,6 +356,11 @@ class Run:
             self.assembly.work.buffers.write(module, buffers)
         tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
         write_atomic(self.folder.path / "model.safetensors", save(tensors))
+
+
+def _pause(company: int, seconds: float) -> float:
+    """How long to wait for the next checkpoint, when each of `company` many takes so long."""
+    return max(CHECKPOINT_SECONDS, company * seconds / CHECKPOINT_SHARE)
 
 
 def settle(path: pathlib.Path) -> None:

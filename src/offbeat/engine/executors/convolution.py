@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 TRITON = importlib.util.find_spec("triton") is not None
 
@@ -30,7 +31,10 @@ def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups:
     """(n·B, C, H, W) with kernels (n, O, C/groups, kh, kw) → (n·B, O, H', W'), both channels-last."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    x, kind = x.contiguous(memory_format=torch.channels_last), DENSE if groups == 1 else DEPTHWISE
+    kind = DENSE if groups == 1 else DEPTHWISE
+    if groups == 1 and x.shape[1] % 4 and not x.requires_grad:
+        x = pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 4))  # images of three colours are read in fours
+    x = x.contiguous(memory_format=torch.channels_last)
     if torch.compiler.is_compiling():
         return OPERATORS[kind].forward(x, weight, stride, *padding)
     # Not by way of an operator: that would bring the whole compiler with it, which takes seconds to import.
@@ -40,7 +44,8 @@ def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups:
 
 def _dense(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
     n, out, channels, kh, kw = weight.shape
-    table = torch.empty((n, out, kh * kw, channels), dtype=x.dtype, device=x.device)
+    make = torch.empty if channels == x.shape[1] else torch.zeros  # x may be wider, and its last channels empty
+    table = make((n, out, kh * kw, x.shape[1]), dtype=x.dtype, device=x.device)
     return _multiply(x, weight, table, (1, 3, 2), _images(x, weight, stride, ph, pw), (ph, pw), stride=stride)
 
 
@@ -62,23 +67,28 @@ def _multiply(
     from offbeat.engine.executors import kernels
 
     flat = weight.reshape(*weight.shape[:3], -1)
-    kernels.arrange(flat[None], table.permute(0, *order), turn=order[0] == 3)
+    kernels.arrange(flat[None], table.permute(0, *order)[:, :, : weight.shape[2]], turn=order[0] == 3)
     size = weight.shape[3], weight.shape[4]
     kernels.products(x, table.flatten(2), out, size, pad, stride, spread, _precision())
     return out
 
 
-def _dense_by_kernels(x: Tensor, g: Tensor, n: int, kh: int, kw: int, stride: int, ph: int, pw: int) -> Tensor:
+def _dense_by_kernels(
+    x: Tensor, g: Tensor, n: int, channels: int, kh: int, kw: int, stride: int, ph: int, pw: int
+) -> Tensor:
     """For each client patches(x)ᵀ·g, summed over parts of the batch in a fixed order."""
     from offbeat.engine.executors import kernels
 
-    channels, (images, out, height, width) = x.shape[1], g.shape
-    pixels, taps = images // n * height * width, kh * kw * channels
+    images, out, height, width = g.shape
+    pixels, taps = images // n * height * width, kh * kw * x.shape[1]
     parts = max(1, min(pixels // 1024, 4096 // (n * -(-taps // 128) * -(-out // 128))))
     sums = torch.empty((parts, n, taps, out), dtype=torch.float32, device=x.device)
     kernels.weight_gradient(x, g, sums, (kh, kw), (ph, pw), stride, _precision())
     total = torch.empty((n, out, channels, kh, kw), dtype=torch.float32, device=x.device)
-    kernels.arrange(sums.view(parts, n, kh * kw, channels, out).permute(0, 1, 4, 3, 2), total.flatten(3))
+    if parts > 4:  # which are too many to be added up one by one
+        sums = sums.sum(0, keepdim=True)
+    table = sums.view(len(sums), n, kh * kw, -1, out).permute(0, 1, 4, 3, 2)
+    kernels.arrange(table[:, :, :, :channels], total.flatten(3))
     return total
 
 
@@ -104,7 +114,9 @@ def _depthwise_by_images(
     return out
 
 
-def _depthwise_by_kernels(x: Tensor, g: Tensor, n: int, kh: int, kw: int, stride: int, ph: int, pw: int) -> Tensor:
+def _depthwise_by_kernels(
+    x: Tensor, g: Tensor, n: int, each: int, kh: int, kw: int, stride: int, ph: int, pw: int
+) -> Tensor:
     from offbeat.engine.executors import kernels
 
     images, channels, height, width = g.shape
@@ -135,13 +147,13 @@ class Kind:
 
     forward: Callable[..., Tensor]  # x, weight, stride, ph, pw
     by_images: Callable[..., Tensor]  # g, weight, shape of an image, stride, ph, pw
-    by_kernels: Callable[..., Tensor]  # x, g, clients, kh, kw, stride, ph, pw
+    by_kernels: Callable[..., Tensor]  # x, g, clients, channels of a kernel, kh, kw, stride, ph, pw
 
     def gradients(self, ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
         x, weight = ctx.saved_tensors
         g = g.to(x.dtype).contiguous(memory_format=torch.channels_last)
         by_x = self.by_images(g, weight, *x.shape[1:], *ctx.geometry) if ctx.needs_input_grad[0] else None
-        return by_x, self.by_kernels(x, g, weight.shape[0], *weight.shape[3:], *ctx.geometry)
+        return by_x, self.by_kernels(x, g, weight.shape[0], *weight.shape[2:], *ctx.geometry)
 
 
 class _Plain(torch.autograd.Function):
@@ -163,9 +175,8 @@ def _operators(name: str, kind: Kind) -> Kind:
         x, weight, *ctx.geometry = inputs
         ctx.save_for_backward(x, weight)
 
-    def kernels_like(x: Tensor, g: Tensor, n: int, kh: int, kw: int, stride: int, ph: int, pw: int) -> Tensor:
-        channels = x.shape[1] if kind is DENSE else 1
-        return x.new_empty((n, g.shape[1], channels, kh, kw), dtype=torch.float32)
+    def kernels_like(x: Tensor, g: Tensor, n: int, channels: int, *sizes: int) -> Tensor:
+        return x.new_empty((n, g.shape[1], channels, *sizes[:2]), dtype=torch.float32)
 
     fakes = (_images, lambda g, weight, *shape: _empty(g, *shape[:3]), kernels_like)
     made = []
