@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 TRITON = importlib.util.find_spec("triton") is not None
 
@@ -31,10 +30,7 @@ def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups:
     """(n·B, C, H, W) with kernels (n, O, C/groups, kh, kw) → (n·B, O, H', W'), both channels-last."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    kind = DENSE if groups == 1 else DEPTHWISE
-    if groups == 1 and x.shape[1] % 4 and not x.requires_grad:
-        x = pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 4))  # images of three colours are read in fours
-    x = x.contiguous(memory_format=torch.channels_last)
+    x, kind = x.contiguous(memory_format=torch.channels_last), DENSE if groups == 1 else DEPTHWISE
     if torch.compiler.is_compiling():
         return OPERATORS[kind].forward(x, weight, stride, *padding)
     # Not by way of an operator: that would bring the whole compiler with it, which takes seconds to import.
@@ -44,8 +40,7 @@ def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups:
 
 def _dense(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
     n, out, channels, kh, kw = weight.shape
-    make = torch.empty if channels == x.shape[1] else torch.zeros  # x may be wider, and its last channels empty
-    table = make((n, out, kh * kw, x.shape[1]), dtype=x.dtype, device=x.device)
+    table = torch.empty((n, out, kh * kw, channels), dtype=x.dtype, device=x.device)
     return _multiply(x, weight, table, (1, 3, 2), _images(x, weight, stride, ph, pw), (ph, pw), stride=stride)
 
 
@@ -67,7 +62,7 @@ def _multiply(
     from offbeat.engine.executors import kernels
 
     flat = weight.reshape(*weight.shape[:3], -1)
-    kernels.arrange(flat[None], table.permute(0, *order)[:, :, : weight.shape[2]], turn=order[0] == 3)
+    kernels.arrange(flat[None], table.permute(0, *order), turn=order[0] == 3)
     size = weight.shape[3], weight.shape[4]
     kernels.products(x, table.flatten(2), out, size, pad, stride, spread, _precision())
     return out
@@ -80,7 +75,7 @@ def _dense_by_kernels(
     from offbeat.engine.executors import kernels
 
     images, out, height, width = g.shape
-    pixels, taps = images // n * height * width, kh * kw * x.shape[1]
+    pixels, taps = images // n * height * width, kh * kw * channels
     parts = max(1, min(pixels // 1024, 4096 // (n * -(-taps // 128) * -(-out // 128))))
     sums = torch.empty((parts, n, taps, out), dtype=torch.float32, device=x.device)
     kernels.weight_gradient(x, g, sums, (kh, kw), (ph, pw), stride, _precision())
@@ -88,7 +83,7 @@ def _dense_by_kernels(
     if parts > 4:  # which are too many to be added up one by one
         sums = sums.sum(0, keepdim=True)
     table = sums.view(len(sums), n, kh * kw, -1, out).permute(0, 1, 4, 3, 2)
-    kernels.arrange(table[:, :, :, :channels], total.flatten(3))
+    kernels.arrange(table, total.flatten(3))
     return total
 
 

@@ -366,11 +366,11 @@ def products(
     """
     n, columns, _ = table.shape
     batch, pixels = len(x) // n, len(x) // n * out.shape[2] * out.shape[3]
-    bm, bn = 128, max(16, min(128, triton.next_power_of_2(columns)))
-    bk = 32 if x.shape[1] % 32 == 0 or x.shape[1] % 16 else 16
+    bn, bk = max(16, min(128, triton.next_power_of_2(columns))), (32 if x.shape[1] % 32 == 0 or x.shape[1] % 16 else 16)
+    bm, warps = (256, 8) if x.shape[1] % bk else (128, 8 if bn >= 64 else 4)
     grid = (triton.cdiv(pixels, bm), n, triton.cdiv(columns, bn))
     _products[grid](x, table, out, pixels, batch, *x.shape[1:], *out.shape[1:], *size, *pad, stride, spread,
-                    bm, bn, bk, precision, num_warps=8 if bn >= 64 else 4, num_stages=3)  # fmt: skip
+                    bm, bn, bk, precision, num_warps=warps, num_stages=3)  # fmt: skip
 
 
 def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, stride: int, precision: str) -> None:
@@ -380,8 +380,8 @@ def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, s
     kernel = _weights
     if x.element_size() == 4 and x.shape[1] >= 16:
         kernel, x, g = _weights_by_channel, _turned(x), _turned(g)
-    bm, bk = (32 if x.element_size() == 4 else 64), (128 if taps >= 128 else 32)
     bn = max(16, min(128, triton.next_power_of_2(out)))
+    bm, bk = (32 if x.element_size() == 4 else 64), (32 if taps < 128 else 64 if bn == 128 else 128)
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
     grid = (triton.cdiv(taps, bk), n * parts, triton.cdiv(out, bn))
     kernel[grid](x, g, sums, pixels, share, n, *x.shape[1:], *g.shape[1:], *size, *pad, stride, bm, bn, bk, precision,
