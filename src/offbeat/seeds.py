@@ -44,6 +44,17 @@ def onward(k: int, number: int) -> int:
     return z ^ (z >> 31)
 
 
+def further(k: int, number: int, next_number: int) -> int:
+    """The same for two numbers, written out for the engine."""
+    z = ((k + _GOLDEN) ^ number) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    z = (((z ^ (z >> 31)) + _GOLDEN) ^ next_number) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
 def onwards(k: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
     """onward(k, n) for every n ≥ 0."""
     z = np.uint64((k + _GOLDEN) & _MASK) ^ numbers.astype(np.uint64)

@@ -33,8 +33,9 @@ class Lists:
 
 def told(pool: Pool) -> tuple[list[int], list[int], int]:
     """What the columns mean."""
-    order = [difference + place for place, difference in enumerate(pool.order)]
-    assert [pool.place[client] + client for client in order] == list(range(len(pool)))
+    order = [difference + place for place, difference in enumerate(pool.order[: pool.idle])]
+    assert [pool.place[client] + client for client in order] == list(range(pool.idle))
+    assert [client for client in range(len(pool)) if pool.idles(client)] == sorted(order)
     return order, list(pool.trips), pool.idle
 
 
@@ -49,7 +50,7 @@ def test_columns_are_lists(clients: int, counts: list[int], data: st.DataObject)
         for client in data.draw(st.permutations(busy))[: len(busy) // 2]:
             pool.release(client)
             lists.release(client)
-        assert told(pool) == (lists.order, lists.trips, lists.idle)
+        assert told(pool) == (lists.order[: lists.idle], lists.trips, lists.idle)
         again = Pool(clients, seed=1)
         again.load_state_dict(pool.state_dict())
         assert told(again) == told(pool)

@@ -98,7 +98,7 @@ def check_checkpoint(book: Book, folder: pathlib.Path, where: str) -> None:
 def _busy(state: dict[str, Any], clients: int) -> list[int]:
     pool = Pool(clients, 0)
     pool.load_state_dict(state)
-    return sorted(pool.order[place] + place for place in range(pool.idle, clients))
+    return [client for client in range(clients) if not pool.idles(client)]
 
 
 def check_ledger(book: Book, ledger: Mapping[str, Any], where: str) -> None:

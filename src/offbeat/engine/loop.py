@@ -16,7 +16,7 @@ from offbeat.engine.events import Arrival, Outcome, Tick, Transport
 from offbeat.engine.gate import Gate
 from offbeat.engine.pool import Pool
 from offbeat.messages import Job, Update, record
-from offbeat.seeds import key, onward
+from offbeat.seeds import further, key
 from offbeat.world import Always, AsAsked, World
 
 
@@ -183,7 +183,7 @@ class Loop:
         extra = self.half.extra() if self.half is not None else {}
         jobs = []
         for number, client in enumerate(clients, start=self.jobs + 1):
-            seed = onward(onward(job_key, client), trips[client])  # key(seed, "job", client, trip)
+            seed = further(job_key, client, trips[client])  # key(seed, "job", client, trip)
             if newest:
                 version, x = models[max(0, newest - dispatch.lag(seed))]
             asked = terms(client)

@@ -20,16 +20,17 @@ SHARE = 64  # of many, their number over this: picking in vain costs little besi
 
 
 class Pool:
-    """All clients, idle ones first: drawing one uniformly, taking it and giving it back are O(1).
+    """The idle clients in some order: drawing one uniformly, taking it and giving it back are O(1).
 
     Nothing is stored for clients that were never moved.  The columns hold by how far the order differs from that of
-    the numbers, zero at first, in pages that the system provides when something else is written into them.
+    the numbers, zero at first, in pages that the system provides when something else is written into them.  What they
+    hold of busy clients, and behind the last idle one, means nothing.
     """
 
     def __init__(self, clients: int, seed: int) -> None:
         self.clients = clients
         self.order = _column(clients)  # who stands at a place: the client's number less the place
-        self.place = _column(clients)  # where a client stands: the place less the client's number
+        self.place = _column(clients)  # where an idle client stands: the place less the client's number
         self.trips = _column(clients)  # jobs ever given to each client
         self.idle = clients
         self.draws = 0
@@ -49,6 +50,8 @@ class Pool:
         Uniformly, or one after the other with probabilities in proportion to their weights.  Without `awake` everybody
         is.
         """
+        if awake is None and not weights:
+            return [self._take(int(self._uniform() * self.idle)) for _ in range(min(count, self.idle))]
         drawn: list[int] = []
         misses = 0  # random picks in a row that were asleep
         patience = max(PATIENCE, self.idle // SHARE)
@@ -71,23 +74,23 @@ class Pool:
         return self._take(self.place[client] + client)
 
     def _take(self, place: int) -> int:
-        """The same for whoever stands at this place: it goes behind those that stay idle."""
-        self.idle -= 1
-        client = self._swap(place, self.idle)
+        """The same for whoever stands at this place: the last one that is idle takes it."""
+        order = self.order
+        self.idle = last = self.idle - 1
+        client, moved = order[place] + place, order[last] + last
+        order[place], self.place[moved] = moved - place, place - moved
         self.trips[client] += 1
         return client
 
     def release(self, client: int) -> None:
-        self._swap(self.place[client] + client, self.idle)
-        self.idle += 1
+        idle = self.idle
+        self.order[idle], self.place[client] = client - idle, idle - client
+        self.idle = idle + 1
 
-    def _swap(self, one: int, other: int) -> int:
-        """Who stands at one place, and after this at the other."""
-        order, place = self.order, self.place
-        client, replaced = order[one] + one, order[other] + other
-        order[one], order[other] = replaced - one, client - other
-        place[replaced], place[client] = one - replaced, other - client
-        return client
+    def idles(self, client: int) -> bool:
+        """Whether nobody has taken this client."""
+        place = self.place[client] + client
+        return place < self.idle and self.order[place] + place == client
 
     def _choose(self, candidates: list[int], weights: Sequence[float]) -> int | None:
         """Take one out of the candidates."""
@@ -106,9 +109,9 @@ class Pool:
         return self._ahead.pop()
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the columns what is not zero."""
-        columns = {name: _filled(getattr(self, name)) for name in ("order", "trips")}
-        return {"idle": self.idle, "draws": self.draws, **columns}
+        """Of the columns what means something and is not zero."""
+        order, trips = _filled(self.order[: self.idle]), _filled(self.trips)
+        return {"idle": self.idle, "draws": self.draws, "order": order, "trips": trips}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.idle, self.draws, self._ahead = state["idle"], state["draws"], []

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
 from offbeat.options import Bound, Options, Positive
-from offbeat.seeds import key, onward, uniform, word
+from offbeat.seeds import further, key, onward, uniform, word
 from offbeat.world.attacks import Attack
 from offbeat.world.availability import Always, Availability
 from offbeat.world.delays import Delay, HalfNormal, Trip
@@ -52,7 +52,7 @@ class World(Options):
             return limit, False
         client = job.client
         client_key = onward(_devices(seed), client)
-        trip_key = onward(onward(_ROOT, job.seed), _DELAY)  # key(job.seed, "delay")
+        trip_key = further(_ROOT, job.seed, _DELAY)  # key(job.seed, "delay")
         seconds = self.delay.seconds(Trip(client, client_key, trip_key, job.steps, bytes_down, bytes_up))
         end = now + (seconds + job.peer_seconds)
         if not isinstance(self.availability, Always):
