@@ -41,6 +41,8 @@ class ClientRule(Options, ABC):
     """Vectors that a client keeps between two jobs, zero before the first."""
     sends: ClassVar[tuple[str, ...]] = ()
     """Vectors that it sends beside its update."""
+    elementwise: ClassVar[bool] = False
+    """Whether a step does with every number the same, so that it can be done parameter by parameter."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,6 +25,7 @@ class Dyn(ClientRule):
     """α; the algorithm `feddyn` needs the same."""
 
     keeps: ClassVar[tuple[str, ...]] = ("g_i",)
+    elementwise: ClassVar[bool] = True
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
         return {"g_i": kept["g_i"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -16,6 +17,8 @@ class Prox(ClientRule):
 
     mu: NonNegative = 0.01
     """μ: how strongly y is held near x."""
+
+    elementwise: ClassVar[bool] = True
 
     def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         if self.weight_decay:

@@ -26,6 +26,7 @@ from offbeat.messages import Update
 class Scaffold(ClientRule):
     keeps: ClassVar[tuple[str, ...]] = ("c_i",)
     sends: ClassVar[tuple[str, ...]] = ("change",)
+    elementwise: ClassVar[bool] = True
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
         return {"c": extra["c"].expand_as(x), "c_i": kept["c_i"]}

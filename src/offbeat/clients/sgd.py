@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ class SGD(ClientRule):
 
     momentum: NonNegative = 0.0
     """Of the local steps."""
+
+    elementwise: ClassVar[bool] = True
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
         return {"m": torch.zeros_like(x)} if self.momentum else {}

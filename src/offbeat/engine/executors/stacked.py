@@ -8,6 +8,7 @@ convolutions.  That is the same mathematics as `torch.vmap` without its interpre
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,11 +37,14 @@ class Stack:
 
     def loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         """Σ over the rows of each one's weighted mean loss."""
+        return self._loss(self.work.layout.unflatten(y), batch, weight)
+
+    def _loss(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
         work = self.work
         inputs = work.inputs(batch)
         with work.mixed():
-            outputs = self._forward(work.layout.unflatten(y), inputs)
-        losses = cross_entropy(outputs.flatten(0, 1).to(y.dtype), work.labels(batch).flatten(), reduction="none")
+            outputs = self._forward(parameters, inputs)
+        losses = cross_entropy(outputs.flatten(0, 1).to(weight.dtype), work.labels(batch).flatten(), reduction="none")
         return losses.dot(weight.flatten())
 
     def gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
@@ -48,6 +52,13 @@ class Stack:
         y = y.detach().requires_grad_()
         (g,) = torch.autograd.grad(self.loss(y, batch, weight), y)
         return g
+
+    def gradients(self, parts: Sequence[Tensor], batch: Tensor, weight: Tensor) -> Sequence[Tensor]:
+        """The same for models that lie parameter by parameter, (n, size) each: nothing is put together or cut apart."""
+        layout, leaves = self.work.layout, [part.detach().requires_grad_() for part in parts]
+        named = zip(layout.names, layout.shapes, leaves, strict=True)
+        parameters = {name: leaf.view(len(leaf), *shape) for name, shape, leaf in named}
+        return torch.autograd.grad(self._loss(parameters, batch, weight), leaves, materialize_grads=True)
 
     def _forward(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
         if self._twin is None:

@@ -71,17 +71,27 @@ class Vectorised(Executor):
         if self.work.device.type == "cuda":
             program = self.programs.get(self.stack.loss, rule, x, batches, state, self.stream, self.compiled)
             return program.run(x, lr, steps, state, batches, counts)
-        y, index, weights = x, torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
+        index, weights = torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
+        widths = self.work.layout.sizes if rule.elementwise else [x.shape[1]]  # parameter by parameter, or all at once
+        xs = torch.split(x, widths, dim=1)
+        cut = {name: torch.split(value, widths, dim=1) for name, value in state.items()}
+        states = [{name: parts[i] for name, parts in cut.items()} for i in range(len(widths))]
+        ys = list(xs)
         for t in range(int(steps[0])):
             n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
-            g = self.stack.gradient(y[:n], index[t, :n], weights[t, :n])
-            before: State = {name: value[:n] for name, value in state.items()}
-            moved, after = rule.step(y[:n], g, x[:n], lr[:n], before)
-            y = moved if n == len(y) else torch.cat([moved, y[n:]])
-            for name, value in after.items():
-                if value is not before[name]:
-                    state[name][:n] = value
-        return y, state
+            gs = self._gradients([y[:n] for y in ys], index[t, :n], weights[t, :n])
+            for i, g in enumerate(gs):
+                before: State = {name: value[:n] for name, value in states[i].items()}
+                moved, after = rule.step(ys[i][:n], g, xs[i][:n], lr[:n], before)
+                ys[i] = moved if n == len(x) else torch.cat([moved, ys[i][n:]])
+                for name, value in after.items():
+                    if value is not before[name]:
+                        states[i][name][:n] = value
+        return torch.cat(ys, dim=1), state
+
+    def _gradients(self, ys: list[Tensor], batch: Tensor, weight: Tensor) -> Sequence[Tensor]:
+        whole = len(ys) == 1 and ys[0].shape[1] == self.work.layout.dim
+        return [self.stack.gradient(ys[0], batch, weight)] if whole else self.stack.gradients(ys, batch, weight)
 
 
 def height(work: Work, bulk: int) -> int:
