@@ -278,3 +278,29 @@ def test_a_model_that_cannot_be_stacked() -> None:
     assert choose("auto", w, 4, 10_000)[0] in ("sequential", "processes")
     with pytest.raises(ConfigError, match=r"executor: 'vectorised' cannot run this model: .*item"):
         choose("vectorised", w, 4, 10_000)
+
+
+class Shared(nn.Module):
+    """Two parameters that are added up, so that autograd has one gradient for both, and one that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.unused = (nn.Parameter(torch.randn(4)) for _ in range(3))
+        self.head = nn.Linear(64, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.head(x.flatten(1)) + (self.one + self.other)
+        return outputs
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
+def test_parameters_with_one_gradient(rule: ClientRule) -> None:
+    torch.manual_seed(0)
+    module = Shared()
+    found = []
+    for name in ("sequential", "vectorised"):
+        w = work(copy.deepcopy(module), rule)
+        executor = EXECUTORS[name](w)
+        found.append([u.delta for _ in range(2) for u in executor.train(jobs(w))])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

@@ -59,7 +59,10 @@ class ClientRule(Options, ABC):
 
     @abstractmethod
     def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
-        """One local step: from y along the gradient g, x being the pulled model.  Returns the new y and state."""
+        """One local step: from y along the gradient g, x being the pulled model.  Returns the new y and state.
+
+        g is the rule's to write into.
+        """
 
     def finish(self, y: Tensor, x: Tensor, lr: Number, steps: Number, state: State) -> tuple[State, State]:
         """After the last of `steps` steps: what is sent beside the update, and what the client keeps."""
@@ -70,11 +73,12 @@ class ClientRule(Options, ABC):
         return None
 
 
-def descend(y: Tensor, direction: Tensor, lr: Number) -> Tensor:
-    """y − lr·direction in one pass."""
+def descend(y: Tensor, direction: Tensor, lr: Number, keep: bool = False) -> Tensor:
+    """y − lr·direction in one pass; on a CPU in the direction's place, which is in its cache, unless that is kept."""
+    out = None if keep or direction.device.type != "cpu" else direction
     if isinstance(lr, Tensor):
-        return torch.addcmul(y, direction, lr, value=-1)
-    return y.add(direction, alpha=-lr)
+        return torch.addcmul(y, direction, lr, value=-1, out=out)
+    return torch.add(y, direction, alpha=-lr, out=out)
 
 
 class ServerHalf(ABC):

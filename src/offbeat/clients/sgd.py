@@ -31,4 +31,4 @@ class SGD(ClientRule):
         if self.momentum:
             g = g.add(state["m"], alpha=self.momentum)
             state = {"m": g}
-        return descend(y, g, lr), state
+        return descend(y, g, lr, keep=bool(self.momentum)), state

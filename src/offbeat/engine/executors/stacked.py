@@ -58,7 +58,15 @@ class Stack:
         layout, leaves = self.work.layout, [part.detach().requires_grad_() for part in parts]
         named = zip(layout.names, layout.shapes, leaves, strict=True)
         parameters = {name: leaf.view(len(leaf), *shape) for name, shape, leaf in named}
-        return torch.autograd.grad(self._loss(parameters, batch, weight), leaves, materialize_grads=True)
+        grads = torch.autograd.grad(self._loss(parameters, batch, weight), leaves, materialize_grads=True)
+        # Parameters that are only added up have one and the same gradient, and each is to be written into.
+        seen: set[int] = set()
+        own = []
+        for g in grads:
+            place = g.untyped_storage().data_ptr()
+            own.append(g.clone() if place in seen or not g.is_contiguous() else g)
+            seen.add(place)
+        return own
 
     def _forward(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
         if self._twin is None:
