@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from offbeat.clients import BUFFERS
 from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, outcome, replayable
+from offbeat.engine.executors.walk import Walk
 from offbeat.engine.work import Work
 
 
@@ -32,13 +33,15 @@ def local_work(shared: Work, piece: Piece, plan: Plan) -> Trained:
     """
     rule, job = piece.rule, piece.job
     lr = rule.lr * job.rate
-    y, state = job.x, rule.begin(job.x, job.extra, piece.kept)
+    walk = Walk(rule, shared.layout, job.x, rule.begin(job.x, job.extra, piece.kept))
     if shared.buffers.names:
         shared.buffers.write(shared.module, job.extra[BUFFERS])
     with replayable(job.seed, shared.device):
         for batch, count in zip(*plan, strict=True):
-            g = _gradient(shared, y, torch.from_numpy(batch[:count]).to(shared.device))
-            y, state = rule.step(y, g, job.x, lr, state)
+            leaves = walk.leaves()
+            index = torch.from_numpy(batch[:count]).to(shared.device)
+            walk.step(_loss(shared, walk.parameters(leaves), index), leaves, lr)
+    y, state = walk.end()
     sent, kept = rule.finish(y, job.x, lr, float(job.steps), state)
     if shared.buffers.names:
         sent = sent | {BUFFERS: shared.buffers.read(shared.module)}
@@ -53,10 +56,9 @@ def one_by_one(shared: Work, pieces: Sequence[Piece], plan: Plan) -> Iterator[Tr
         yield local_work(shared, piece, (batches[: piece.job.steps, i], counts[: piece.job.steps, i]))
 
 
-def _gradient(work: Work, y: Tensor, batch: Tensor) -> Tensor:
-    """Of the mean loss on a batch, by a forward pass whose parameters are views of y: nothing is copied."""
-    y = y.detach().requires_grad_()
+def _loss(work: Work, parameters: dict[str, Tensor], batch: Tensor) -> Tensor:
+    """The mean loss on a batch, by a forward pass whose parameters are views: nothing is copied."""
     with work.mixed():
-        outputs = functional_call(work.module, work.layout.unflatten(y), (work.inputs(batch),))
-    (g,) = torch.autograd.grad(cross_entropy(outputs.to(y.dtype), work.labels(batch)), y)
-    return g
+        outputs = functional_call(work.module, parameters, (work.inputs(batch),))
+    kind = next(iter(parameters.values())).dtype
+    return cross_entropy(outputs.to(kind), work.labels(batch))

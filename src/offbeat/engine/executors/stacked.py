@@ -8,7 +8,6 @@ convolutions.  That is the same mathematics as `torch.vmap` without its interpre
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,9 +36,10 @@ class Stack:
 
     def loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         """Σ over the rows of each one's weighted mean loss."""
-        return self._loss(self.work.layout.unflatten(y), batch, weight)
+        return self.loss_of(self.work.layout.unflatten(y), batch, weight)
 
-    def _loss(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
+    def loss_of(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
+        """The same for models that lie parameter by parameter, (n, …) each."""
         work = self.work
         inputs = work.inputs(batch)
         with work.mixed():
@@ -52,21 +52,6 @@ class Stack:
         y = y.detach().requires_grad_()
         (g,) = torch.autograd.grad(self.loss(y, batch, weight), y)
         return g
-
-    def gradients(self, parts: Sequence[Tensor], batch: Tensor, weight: Tensor) -> Sequence[Tensor]:
-        """The same for models that lie parameter by parameter, (n, size) each: nothing is put together or cut apart."""
-        layout, leaves = self.work.layout, [part.detach().requires_grad_() for part in parts]
-        named = zip(layout.names, layout.shapes, leaves, strict=True)
-        parameters = {name: leaf.view(len(leaf), *shape) for name, shape, leaf in named}
-        grads = torch.autograd.grad(self._loss(parameters, batch, weight), leaves, materialize_grads=True)
-        # Parameters that are only added up have one and the same gradient, and each is to be written into.
-        seen: set[int] = set()
-        own = []
-        for g in grads:
-            place = g.untyped_storage().data_ptr()
-            own.append(g.clone() if place in seen or not g.is_contiguous() else g)
-            seen.add(place)
-        return own
 
     def _forward(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
         if self._twin is None:

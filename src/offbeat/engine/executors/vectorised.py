@@ -18,6 +18,7 @@ from offbeat.clients import ClientRule, State
 from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, outcome, replayable
 from offbeat.engine.executors.program import Programs, shares
 from offbeat.engine.executors.stacked import Stack
+from offbeat.engine.executors.walk import Walk
 from offbeat.engine.work import Work
 from offbeat.seeds import key
 
@@ -39,7 +40,7 @@ class Vectorised(Executor):
     def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
         self.work.module.train()
         outcomes: dict[int, Outcome] = {}
-        for places in stacks(tasks, self.rows):
+        for places in evenly(tasks, self.rows, 1):
             part = [tasks[i] for i in places]
             trained = self.local_work([Piece.of(task) for task in part], plan(part))
             outcomes |= {i: outcome(tasks[i], *result) for i, result in zip(places, trained, strict=True)}
@@ -72,26 +73,12 @@ class Vectorised(Executor):
             program = self.programs.get(self.stack.loss, rule, x, batches, state, self.stream, self.compiled)
             return program.run(x, lr, steps, state, batches, counts)
         index, weights = torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
-        widths = self.work.layout.sizes if rule.elementwise else [x.shape[1]]  # parameter by parameter, or all at once
-        xs = torch.split(x, widths, dim=1)
-        cut = {name: torch.split(value, widths, dim=1) for name, value in state.items()}
-        states = [{name: parts[i] for name, parts in cut.items()} for i in range(len(widths))]
-        ys = list(xs)
+        walk = Walk(rule, self.work.layout, x, state)
         for t in range(int(steps[0])):
             n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
-            gs = self._gradients([y[:n] for y in ys], index[t, :n], weights[t, :n])
-            for i, g in enumerate(gs):
-                before: State = {name: value[:n] for name, value in states[i].items()}
-                moved, after = rule.step(ys[i][:n], g, xs[i][:n], lr[:n], before)
-                ys[i] = moved if n == len(x) else torch.cat([moved, ys[i][n:]])
-                for name, value in after.items():
-                    if value is not before[name]:
-                        states[i][name][:n] = value
-        return torch.cat(ys, dim=1), state
-
-    def _gradients(self, ys: list[Tensor], batch: Tensor, weight: Tensor) -> Sequence[Tensor]:
-        whole = len(ys) == 1 and ys[0].shape[1] == self.work.layout.dim
-        return [self.stack.gradient(ys[0], batch, weight)] if whole else self.stack.gradients(ys, batch, weight)
+            leaves = walk.leaves(n)
+            walk.step(self.stack.loss_of(walk.parameters(leaves), index[t, :n], weights[t, :n]), leaves, lr[:n])
+        return walk.end()
 
 
 def height(work: Work, bulk: int) -> int:
