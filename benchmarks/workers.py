@@ -29,7 +29,7 @@ from offbeat.models import MODELS
 TURNS = 6
 SETTINGS = {  # batch, jobs at once, steps of each, executors without Ray
     "cnn": (20, 8, 5, ("sequential", "processes")),
-    "mlp": (20, 100, 50, ("vectorised", "stacks")),
+    "mlp": (20, 100, 50, ("vectorised",)),
 }
 
 

@@ -23,12 +23,12 @@ from offbeat.clients import SGD, ClientRule, Dyn, Prox, Scaffold, State
 from offbeat.compression import Compression, TopK
 from offbeat.data import Federated, from_arrays
 from offbeat.engine import EXECUTORS, Work
-from offbeat.engine.executors import Processes, Stacks
+from offbeat.engine.executors import Processes
 from offbeat.engine.executors.base import Outcome, Task
 from offbeat.engine.executors.shared import Cells, Shelf
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError
 from offbeat.messages import Job, Update
-from offbeat.models import CNN, MLP
+from offbeat.models import CNN
 from offbeat.seeds import key
 
 CPU = torch.device("cpu")
@@ -161,23 +161,6 @@ def test_two_runs_in_one_call(processes: Callable[..., Processes]) -> None:
         plain = EXECUTORS["sequential"](w).train(jobs(w))
         assert all(isinstance(u, Update) and same(u, v) for u, v in zip(part, plain, strict=True))
     assert all(same(u, v) for u, v in zip(first, EXECUTORS["sequential"](works[0]).train(jobs(works[0])), strict=True))
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_stacks_do_what_vectorised_does(rule: ClientRule) -> None:
-    """Clients of unequal size, in other stacks: the same up to rounding, and the same is kept."""
-    module = MLP().build((1, 8, 8), 4)  # without dropout, which is drawn anew for every stack
-    w, twin = work(rule, module), work(rule, copy.deepcopy(module))
-    with contextlib.closing(Stacks(twin)) as spread:
-        spread.most, spread.together = 2, 3
-        for round_ in range(2):
-            pairs = zip(
-                EXECUTORS["vectorised"](w).train(jobs(w, round_)), spread.train(jobs(twin, round_)), strict=True
-            )
-            for one, other in pairs:
-                torch.testing.assert_close(other.delta, one.delta)
-                assert (other.job, other.client, other.steps) == (one.job, one.client, one.steps)
-    assert {n: rows.keys() for n, rows in twin.kept.items()} == {n: rows.keys() for n, rows in w.kept.items()}
 
 
 def test_after_threads_were_used_in_the_parent(processes: Callable[..., Processes]) -> None:

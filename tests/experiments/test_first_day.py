@@ -199,8 +199,7 @@ def test_few_awake_of_many_cost_little() -> None:
     [
         (
             {"executor": "vectorized"},
-            "executor: 'vectorized' is not one of 'auto', 'sequential', 'vectorised', 'graphs', 'processes', 'stacks', "
-            "'ray'",
+            "executor: 'vectorized' is not one of 'auto', 'sequential', 'vectorised', 'graphs', 'processes', 'ray'",
         ),
         ({"device": "gpu"}, "device: 'gpu' is not one of"),
         ({"rounds": 2.5}, "rounds: 2.5 is not a whole number"),

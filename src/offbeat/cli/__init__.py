@@ -41,7 +41,7 @@ def _settings(command: Any) -> Any:
         click.option("--device", type=click.Choice(["cpu", "cuda"])),
         click.option(
             "--executor",
-            type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes", "stacks", "ray"]),
+            type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes", "ray"]),
         ),
     ):
         command = option(command)

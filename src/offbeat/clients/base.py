@@ -49,6 +49,11 @@ class ClientRule(Options, ABC):
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(f"{self.steps} given beside epochs = {self.epochs}: give one of the two", key="steps")
 
+    @property
+    def plain(self) -> bool:
+        """Whether a step is y − lr·g and nothing more."""
+        return False
+
     def local_steps(self, examples: int) -> int:
         """K for a client with so many examples."""
         return self.steps or (self.epochs or 1) * math.ceil(examples / self.batch_size)

@@ -22,6 +22,10 @@ class SGD(ClientRule):
 
     elementwise: ClassVar[bool] = True
 
+    @property
+    def plain(self) -> bool:
+        return not self.momentum and not self.weight_decay
+
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
         return {"m": torch.zeros_like(x)} if self.momentum else {}
 

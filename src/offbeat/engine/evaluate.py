@@ -46,7 +46,7 @@ class Evaluator:
             self.work.buffers.write(self.module, buffers)
         figures = torch.zeros(2, dtype=torch.float64, device=self.work.device)
         for xs, ys in zip(torch.split(self.x, self.batch_size), torch.split(self.y, self.batch_size), strict=True):
-            outputs = self.module(self.work.data.dataset.prepare(xs))
+            outputs = self.module(self.work.laid(self.work.data.dataset.prepare(xs)))
             figures[0] += (outputs.argmax(dim=1) == ys).sum()
             figures[1] += cross_entropy(outputs, ys, reduction="sum").double()
         return figures

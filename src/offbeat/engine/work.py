@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
@@ -110,6 +111,31 @@ class Work:
         if self.augment is None:
             return self.data.dataset.prepare(self._gathered(batch))
         return self.data.dataset.prepare(self.augment.apply(self._gathered(batch[..., 0]), batch[..., 1:]))
+
+    def laid(self, images: Tensor) -> Tensor:
+        """A batch (B, …) as the model takes it fastest.
+
+        On a CPU convolutions want an image's colours side by side, and pooling is several times faster on them.
+        """
+        return images.contiguous(memory_format=torch.channels_last) if self._channels_last else images
+
+    @functools.cached_property
+    def _channels_last(self) -> bool:
+        """Whether the model has convolutions on a CPU, and computes the same with images that lie so.
+
+        One that takes a `view` of them fails.
+        """
+        convolves = any(isinstance(layer, nn.Conv2d) for layer in self.module.modules())
+        if self.device.type != "cpu" or len(self.data.dataset.shape) != 3 or not convolves:
+            return False
+        module, images = copy.deepcopy(self.module).eval(), self.data.dataset.prepare(self.x[:2])
+        with torch.no_grad():
+            expected = module(images)
+            try:
+                found = module(images.contiguous(memory_format=torch.channels_last))
+            except RuntimeError:
+                return False
+        return torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
 
     def _gathered(self, index: Tensor) -> Tensor:
         """x[index], which copies number by number on a CPU, where this copies whole examples."""

@@ -5,7 +5,7 @@ from offbeat.engine.executors.choice import EXECUTORS, Choice, Name, choose
 from offbeat.engine.executors.gossip import Gossip
 from offbeat.engine.executors.graphs import Graphs
 from offbeat.engine.executors.probe import why_not_stackable
-from offbeat.engine.executors.processes import Processes, Stacks
+from offbeat.engine.executors.processes import Processes
 from offbeat.engine.executors.ray import Ray
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.vectorised import Vectorised
@@ -20,7 +20,6 @@ __all__ = [
     "Processes",
     "Ray",
     "Sequential",
-    "Stacks",
     "Vectorised",
     "arithmetic",
     "choose",

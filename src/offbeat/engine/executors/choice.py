@@ -14,8 +14,9 @@ import torch
 
 from offbeat.engine.executors.base import Executor, Task, arithmetic, threads
 from offbeat.engine.executors.graphs import Graphs
+from offbeat.engine.executors.lanes import cores
 from offbeat.engine.executors.probe import first_line, why_not_stackable
-from offbeat.engine.executors.processes import Processes, Stacks
+from offbeat.engine.executors.processes import Processes
 from offbeat.engine.executors.ray import Ray, missing
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.vectorised import Vectorised
@@ -29,11 +30,10 @@ EXECUTORS: dict[str, type[Executor]] = {
     "vectorised": Vectorised,
     "graphs": Graphs,
     "processes": Processes,
-    "stacks": Stacks,
     "ray": Ray,
 }
-Name = Literal["sequential", "vectorised", "graphs", "processes", "stacks", "ray"]
-Choice = Literal["auto", "sequential", "vectorised", "graphs", "processes", "stacks", "ray"]
+Name = Literal["sequential", "vectorised", "graphs", "processes", "ray"]
+Choice = Literal["auto", "sequential", "vectorised", "graphs", "processes", "ray"]
 
 TRIED_STEPS = 10  # at most, of each client on trial: what a job costs beside its steps is to weigh as it will
 TRIED_SECONDS = 0.5  # for each candidate, after it has been set up
@@ -71,23 +71,23 @@ def why_not(name: str, work: Work) -> str | None:
         return missing()
     if name == "graphs":
         return _why_not_capturable(work) if gpu else "CUDA graphs need device = 'cuda'."
-    if name in ("processes", "stacks") and (gpu or not hasattr(os, "sched_getaffinity")):
+    if name == "processes" and (gpu or not hasattr(os, "sched_getaffinity")):
         return "it spreads clients over the cores of a CPU, under Linux."
-    return why_not_stackable(work) if name == "stacks" else None
+    return None
 
 
 def _fastest(work: Work, together: int, rounds: int) -> tuple[str, dict[str, float]]:
     """Try what can run the model; on a GPU uncompiled, which ranked a CNN and a ResNet alike and takes no minute."""
     gpu = work.device.type == "cuda"
     able = [n for n in ("vectorised", "graphs" if gpu else "sequential") if why_not(n, work) is None] or ["sequential"]
-    if not gpu and why_not("processes", work) is None and len(os.sched_getaffinity(0)) > 1:
-        able += ["stacks", "processes"]
+    if why_not("processes", work) is None and cores() > 1:
+        able.append("processes")
     tasks = trial(work, together, TRIED_STEPS)
     steps = rounds * sum(work.steps(job.client) for _, job in tasks)
     rates: dict[str, float] = {}
     best = able[0]
     for name in able if len(able) > 1 else ():
-        if (name == "stacks" and best != "vectorised") or (name == "processes" and rates[best] > HEAVY):
+        if name == "processes" and rates[best] > HEAVY:
             continue
         with contextlib.closing(_on_trial(name, work)) as executor:
             try:

@@ -1,8 +1,9 @@
-"""Jobs spread over worker processes, one for each core and of one thread each.
+"""Jobs spread over worker processes, one for each core and of one thread each: for models that gain nothing from being
+stacked, such as convolutions on a CPU.
 
 Two threads share a small model's operations badly, and wait for each other when the machine has other work; two
-processes share nothing, and train two clients, or two stacks of them, in the time of one.  The results are those of one
-process, bit for bit where a job is trained alone (`Processes`), whatever the number of workers.
+processes share nothing, and train two clients in the time of one.  The results are those of one process, bit for bit,
+whatever the number of workers.
 
 What belongs to a run stays here: what its clients keep, its codec, its updates.  A worker has the model, the data and
 the rules since it was forked (`workers`), gets x and what comes beside it through shared memory (`shared`), and answers
@@ -13,9 +14,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from multiprocessing.connection import wait
 from typing import Any
@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from offbeat.clients import ClientRule, State
-from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, examples, outcome
-from offbeat.engine.executors.sequential import one_by_one
+from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, examples, outcome
+from offbeat.engine.executors.lanes import cores
+from offbeat.engine.executors.sequential import local_work
 from offbeat.engine.executors.shared import Cells, Parcel, Shelf
-from offbeat.engine.executors.vectorised import Vectorised, evenly, plan
 from offbeat.engine.executors.workers import Serve, Worker
 from offbeat.engine.work import Work
 from offbeat.errors import ConfigError, OffbeatError
@@ -37,12 +37,9 @@ AHEAD = 4  # jobs a worker that are worth training at once: enough to even out, 
 TRIES = 2
 
 
-LocalWork = Callable[[Sequence[Piece], Plan], Iterable[Trained]]
-
-
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """A piece of work as it travels."""
+class Order:
+    """What a worker is told."""
 
     rule: int  # its number among those that the worker knows
     job: dict[str, Any]  # without its tensors
@@ -50,19 +47,12 @@ class Parts:
     extra: dict[str, Parcel]
     kept: dict[str, Parcel]
     cells: list[int | None]  # for what comes back
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a worker is told."""
-
-    pieces: list[Parts]
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a piece."""
+    """What came of it."""
 
     finite: bool
     delta: Parcel
@@ -72,44 +62,33 @@ class Answer:
 
 @dataclass(slots=True)
 class Errand:
-    """Tasks on their way through a worker."""
+    """A task on its way through a worker."""
 
-    places: Sequence[int]  # among all tasks
-    tasks: Sequence[Task]
+    place: int  # among all tasks
+    task: Task
     tries: int = 0
     lent: list[Parcel] = field(default_factory=list)
     cells: list[int | None] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    answer: Answer | None = None
 
 
-class Crew(Executor):
-    """The workers, and the way of a task to one of them and back."""
+class Processes(Executor):
+    """Each job by the very function that `sequential` uses."""
 
-    def __init__(self, work: Work, together: int) -> None:
+    def __init__(self, work: Work) -> None:
         super().__init__(work)
         if work.device.type != "cpu":
-            raise ConfigError(
-                f"{type(self).__name__.lower()!r} spreads jobs over the cores of a CPU; on a GPU use 'auto'.",
-                key="executor",
-            )
+            raise ConfigError("'processes' spreads jobs over the cores of a CPU; on a GPU use 'auto'.", key="executor")
         if not hasattr(os, "sched_getaffinity"):
-            raise ConfigError(f"{type(self).__name__.lower()!r} needs Linux; use 'sequential'.", key="executor")
-        self.most = max(1, len(os.sched_getaffinity(0)))
-        self.together = together  # most tasks of an errand
+            raise ConfigError("'processes' needs Linux; use 'sequential'.", key="executor")
+        self.most = cores()
+        self.bulk = self.sample = min(self.bulk, AHEAD * self.most)
         self._rules: list[ClientRule] = []
         self._workers: list[Worker] = []
         self._busy: dict[Worker, Errand] = {}
         self._shelf: Shelf | None = None
         self._owner = os.getpid()
         weakref.finalize(self, _end, self._workers)
-
-    @abstractmethod
-    def errands(self, tasks: Sequence[Task]) -> list[list[int]]:
-        """Places of the tasks that go to a worker together."""
-
-    @abstractmethod
-    def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterable[Trained]:
-        """What a worker does with them."""
 
     def close(self) -> None:
         """End the workers; the next job starts others."""
@@ -143,21 +122,21 @@ class Crew(Executor):
         if self._shelf is None:
             tensors = max(2 + len(job.extra) + len(w.rule.sends) + 2 * len(w.rule.keeps) for w, job in tasks)
             # Twice: a worker gets its next job before the answer to the last has been read.
-            self._shelf = Shelf(Cells(2 * self.most * self.together * tensors, max(job.x.nbytes for _, job in tasks)))
+            self._shelf = Shelf(Cells(2 * self.most * tensors, max(job.x.nbytes for _, job in tasks)))
         for worker in [worker for worker in self._workers if not worker.alive()]:
             self._discard(worker)
 
     def _train(self, tasks: Sequence[Task]) -> list[Outcome]:
         """Longest first, and whoever is free takes the next: then all are done at about the same time."""
-        errands = [Errand(places, [tasks[place] for place in places]) for places in self.errands(tasks)]
-        waiting = deque(sorted(errands, key=lambda errand: -examples(errand.tasks)))
+        errands = [Errand(place, task) for place, task in enumerate(tasks)]
+        waiting = deque(sorted(errands, key=lambda errand: -examples([errand.task])))
         outcomes: dict[int, Outcome] = {}
         while waiting or self._busy:
             self._feed(waiting)
             answered = list(self._collect(waiting))
             self._feed(waiting)  # before the answers are read, which takes its time
             for errand in answered:
-                outcomes |= zip(errand.places, self._outcomes(errand), strict=True)
+                outcomes[errand.place] = self._outcome(errand)
         assert self._shelf is not None
         self._shelf.clear()
         return [outcomes[place] for place in range(len(tasks))]
@@ -177,8 +156,8 @@ class Crew(Executor):
 
     def _serve(self) -> Serve:
         assert self._shelf is not None
-        work, rules, cells = self.local_work, self._rules, self._shelf.cells
-        self.work.module.train()
+        work, rules, cells = self.work, self._rules, self._shelf.cells
+        work.module.train()
         return lambda order: _trained(work, rules, cells, order)
 
     def _collect(self, waiting: deque[Errand]) -> Iterator[Errand]:
@@ -187,40 +166,36 @@ class Crew(Executor):
         for worker in [worker for worker in self._busy if worker.channel in ready]:
             errand = self._busy.pop(worker)
             try:
-                errand.answers = worker.receive()
+                errand.answer = worker.receive()
             except EOFError:
                 self._again(worker, errand, waiting)
                 continue
             yield errand
 
     def _order(self, errand: Errand) -> Order:
-        errand.lent, errand.cells = [], []
-        return Order([self._parts(errand, Piece.of(task)) for task in errand.tasks], plan(errand.tasks))
-
-    def _parts(self, errand: Errand, piece: Piece) -> Parts:
         assert self._shelf is not None
-        shelf, rule, job = self._shelf, piece.rule, piece.job
+        piece, shelf, job = Piece.of(errand.task), self._shelf, errand.task[1]
         x, extra = shelf.lend(job.x), {name: shelf.lend(value) for name, value in job.extra.items()}
-        errand.lent += [x, *extra.values()]
-        cells = [shelf.take() for _ in range(len(piece.kept) + 1 + len(rule.sends) + len(rule.keeps))]
-        errand.cells += cells
-        return Parts(
-            rule=self._rules.index(rule),
+        cells = [shelf.take() for _ in range(len(piece.kept) + 1 + len(piece.rule.sends) + len(piece.rule.keeps))]
+        errand.lent, errand.cells = [x, *extra.values()], cells
+        return Order(
+            rule=self._rules.index(piece.rule),
             job={f.name: getattr(job, f.name) for f in fields(job) if f.name not in ("x", "extra")},
             x=x,
             extra=extra,
             kept={n: shelf.cells.put(v, cell) for (n, v), cell in zip(piece.kept.items(), cells, strict=False)},
             cells=cells[len(piece.kept) :],
+            plan=errand.task[0].plan(job),
         )
 
-    def _outcomes(self, errand: Errand) -> list[Outcome]:
+    def _outcome(self, errand: Errand) -> Outcome:
         assert self._shelf is not None
-        copy, outcomes = self._shelf.cells.copy, []
-        for task, answer in zip(errand.tasks, errand.answers, strict=True):
-            sent, kept = ({name: copy(p) for name, p in part.items()} for part in (answer.sent, answer.kept))
-            outcomes.append(outcome(task, answer.finite, copy(answer.delta), sent, kept))
+        assert errand.answer is not None
+        copy, answer = self._shelf.cells.copy, errand.answer
+        sent, kept = ({name: copy(p) for name, p in part.items()} for part in (answer.sent, answer.kept))
+        came = outcome(errand.task, answer.finite, copy(answer.delta), sent, kept)
         self._return(errand)
-        return outcomes
+        return came
 
     def _return(self, errand: Errand) -> None:
         """The errand needs its memory no more."""
@@ -236,7 +211,7 @@ class Crew(Executor):
         self._return(errand)
         errand.tries += 1
         if errand.tries >= TRIES:
-            _, job = errand.tasks[0]
+            _, job = errand.task
             raise OffbeatError(
                 f"a worker process has ended with status {worker.exitcode} while it trained client {job.client} from "
                 f"version {job.version}, and so had one before it.  -9 is usually a lack of memory: then use fewer "
@@ -249,43 +224,12 @@ class Crew(Executor):
         self._workers.remove(worker)
 
 
-class Processes(Crew):
-    """Each job alone, by the very function that `sequential` uses: for models that gain nothing from being stacked."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__(work, together=1)
-        self.bulk = self.sample = min(self.bulk, AHEAD * self.most)
-
-    def errands(self, tasks: Sequence[Task]) -> list[list[int]]:
-        return [[place] for place in range(len(tasks))]
-
-    def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterable[Trained]:
-        return one_by_one(self.work, pieces, plan)
-
-
-class Stacks(Crew):
-    """A stack a worker, by what `vectorised` does in one process: for small models."""
-
-    def __init__(self, work: Work) -> None:
-        self._inner = Vectorised(work)
-        super().__init__(work, together=self._inner.rows)
-        self.sample = min(self.bulk, 2 * self.together * self.most)
-
-    def errands(self, tasks: Sequence[Task]) -> list[list[int]]:
-        return evenly(tasks, self.together, self.most)
-
-    def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterable[Trained]:
-        return self._inner.local_work(pieces, plan)
-
-
-def _trained(work: LocalWork, rules: Sequence[ClientRule], cells: Cells, order: Order) -> list[Answer]:
-    """In the worker: from an order to its answers."""
-    view, pieces = cells.view, []
-    for parts in order.pieces:
-        job = Job(**parts.job, x=view(parts.x), extra={name: view(parcel) for name, parcel in parts.extra.items()})
-        pieces.append(Piece(rules[parts.rule], job, {name: view(parcel) for name, parcel in parts.kept.items()}))
-    trained = zip(order.pieces, work(pieces, order.plan), strict=True)
-    return [_answer(cells, parts.cells, *result) for parts, result in trained]
+def _trained(work: Work, rules: Sequence[ClientRule], cells: Cells, order: Order) -> Answer:
+    """In the worker: from an order to its answer."""
+    view = cells.view
+    job = Job(**order.job, x=view(order.x), extra={name: view(parcel) for name, parcel in order.extra.items()})
+    piece = Piece(rules[order.rule], job, {name: view(parcel) for name, parcel in order.kept.items()})
+    return _answer(cells, order.cells, *local_work(work, piece, order.plan))
 
 
 def _answer(cells: Cells, room: Sequence[int | None], finite: bool, delta: Tensor, sent: State, kept: State) -> Answer:

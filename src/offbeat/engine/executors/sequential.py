@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from offbeat.clients import BUFFERS
+from offbeat.clients import BUFFERS, State
 from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, outcome, replayable
 from offbeat.engine.executors.walk import Walk
 from offbeat.engine.work import Work
@@ -41,11 +41,12 @@ def local_work(shared: Work, piece: Piece, plan: Plan) -> Trained:
             leaves = walk.leaves()
             index = torch.from_numpy(batch[:count]).to(shared.device)
             walk.step(_loss(shared, walk.parameters(leaves), index), leaves, lr)
-    y, state = walk.end()
-    sent, kept = rule.finish(y, job.x, lr, float(job.steps), state)
+    delta, sent, kept = walk.delta(), State(), State()
+    if rule.sends or rule.keeps:
+        y, state = walk.end()
+        sent, kept = rule.finish(y, job.x, lr, float(job.steps), state)
     if shared.buffers.names:
         sent = sent | {BUFFERS: shared.buffers.read(shared.module)}
-    delta = y - job.x
     return bool(torch.isfinite(delta.sum())), delta, sent, kept
 
 
@@ -59,6 +60,6 @@ def one_by_one(shared: Work, pieces: Sequence[Piece], plan: Plan) -> Iterator[Tr
 def _loss(work: Work, parameters: dict[str, Tensor], batch: Tensor) -> Tensor:
     """The mean loss on a batch, by a forward pass whose parameters are views: nothing is copied."""
     with work.mixed():
-        outputs = functional_call(work.module, parameters, (work.inputs(batch),))
+        outputs = functional_call(work.module, parameters, (work.laid(work.inputs(batch)),))
     kind = next(iter(parameters.values())).dtype
     return cross_entropy(outputs.to(kind), work.labels(batch))

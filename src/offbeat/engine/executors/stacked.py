@@ -16,6 +16,7 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import conv2d, cross_entropy, group_norm, layer_norm
 
 from offbeat.engine.executors import convolution, normalisation, pooling
+from offbeat.engine.executors.walk import Factors
 from offbeat.engine.work import Work
 
 
@@ -25,8 +26,11 @@ class Stack:
     def __init__(self, work: Work) -> None:
         self.work = work
         self.images = work.device.type == "cuda" and len(work.data.dataset.shape) == 3
-        twin = stacked(work.module)
+        self.factors = Factors() if work.device.type == "cpu" else None
+        twin = stacked(work.module, self.factors)
         self._twin = twin if twin is not None and self._agrees(twin) else None
+        self.independent = self._twin is not None and not draws(work)
+        """Whether another stack of the same model can be trained at the same time."""
 
         def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
             outputs: Tensor = functional_call(work.module, parameters, (x,))
@@ -84,7 +88,17 @@ class Stack:
             work.module.train(modes[0]), twin.train(modes[1])
 
 
-def stacked(module: nn.Module) -> nn.Module | None:
+@torch.no_grad()
+def draws(work: Work) -> bool:
+    """Whether the model draws random numbers in training, which all threads take from one generator."""
+    module = copy.deepcopy(work.module).train()
+    with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
+        before = torch.get_rng_state()
+        module(work.data.dataset.prepare(work.x[:2]))
+        return not torch.equal(before, torch.get_rng_state())
+
+
+def stacked(module: nn.Module, factors: Factors | None) -> nn.Module | None:
     """A copy that is to be called with stacked parameters by `functional_call`; None where a layer is not known."""
     owners = [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
     if not all(type(m) in _STACKED and _plain(m) for m in owners):
@@ -93,6 +107,7 @@ def stacked(module: nn.Module) -> nn.Module | None:
     for layer in list(twin.modules()):
         if type(layer) in _STACKED:
             layer.__class__ = _STACKED[type(layer)]
+            layer.factors = factors  # type: ignore[assignment]
     return twin
 
 
@@ -106,20 +121,22 @@ def _plain(layer: nn.Module) -> bool:
 
 
 class _Linear(nn.Linear):
+    factors: Factors | None
+
     def forward(self, x: Tensor) -> Tensor:
         n, out, _ = self.weight.shape
-        y = _product(x.reshape(n, -1, x.shape[-1]), self.weight)
+        y = _product(x.reshape(n, -1, x.shape[-1]), self.weight, self.factors)
         if self.bias is not None:
             y = y + self.bias[:, None]
         return y.reshape(*x.shape[:-1], out)
 
 
-def _product(rows: Tensor, weight: Tensor) -> Tensor:
+def _product(rows: Tensor, weight: Tensor, factors: Factors | None) -> Tensor:
     """rows·weightᵀ of every client, in low precision where that is asked for."""
     if torch.is_autocast_enabled(rows.device.type):
         low = torch.get_autocast_dtype(rows.device.type)
         weight, rows = weight.to(low), rows.to(low)
-    y: Tensor = _Product.apply(rows, weight)  # type: ignore[no-untyped-call]
+    y: Tensor = _Product.apply(rows, weight) if factors is None else _Factored.apply(rows, weight, factors)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -134,11 +151,31 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
         rows, weight = ctx.saved_tensors
-        by_rows = torch.bmm(g, weight) if ctx.needs_input_grad[0] else None
-        return by_rows, torch.bmm(g.transpose(1, 2), rows)
+        return _by_rows(ctx, g, weight), torch.bmm(g.transpose(1, 2), rows)
+
+
+class _Factored(torch.autograd.Function):
+    """The same, but the weight's gradient is left to whoever wants its factors."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, factors: Factors) -> Tensor:
+        ctx.factors = factors
+        return _Product.forward(ctx, rows, weight)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        rows, weight = ctx.saved_tensors
+        taken = ctx.factors.take(weight, g, rows)
+        return _by_rows(ctx, g, weight), None if taken else torch.bmm(g.transpose(1, 2), rows), None
+
+
+def _by_rows(ctx: Any, g: Tensor, weight: Tensor) -> Tensor | None:
+    return torch.bmm(g, weight) if ctx.needs_input_grad[0] else None
 
 
 class _Conv2d(nn.Conv2d):
+    factors: Factors | None
+
     def forward(self, x: Tensor) -> Tensor:
         return self.biased(self.products(x))
 
@@ -165,7 +202,7 @@ class _Conv2d(nn.Conv2d):
         n, out, channels, kh, kw = self.weight.shape
         images, _, height, width = x.shape
         tiles = x.reshape(images, channels, height // kh, kh, width // kw, kw).permute(0, 2, 4, 1, 3, 5)
-        y = _product(tiles.reshape(n, -1, channels * kh * kw), self.weight.flatten(2))
+        y = _product(tiles.reshape(n, -1, channels * kh * kw), self.weight.flatten(2), self.factors)
         return y.view(images, height // kh, width // kw, out).permute(0, 3, 1, 2)
 
     def biased(self, y: Tensor) -> Tensor:

@@ -16,18 +16,21 @@ from torch import Tensor
 
 from offbeat.clients import ClientRule, State
 from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, outcome, replayable
+from offbeat.engine.executors.lanes import Lanes, cores, worth
 from offbeat.engine.executors.program import Programs, shares
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.executors.walk import Walk
 from offbeat.engine.work import Work
 from offbeat.seeds import key
 
-# Of parameters in one stack on a CPU: more do not stay in the cache, with all that goes with them.
-CACHE_BYTES = 6 << 20
+# Of parameters in one stack on a CPU: more do not stay in the cache, with all that goes with them.  Plain steps have no
+# gradients beside them.
+CACHE_BYTES, PLAIN_BYTES = 6 << 20, 20 << 20
 
 
 class Vectorised(Executor):
-    """On a CPU step by step; on a GPU the step is compiled and captured once for each size of a stack."""
+    """On a CPU step by step, a stack on each core; on a GPU the step is compiled and captured once for each size of a
+    stack."""
 
     def __init__(self, work: Work, compiled: bool = True) -> None:
         super().__init__(work)
@@ -35,21 +38,40 @@ class Vectorised(Executor):
         self.programs = Programs()
         self.stream = torch.cuda.Stream() if work.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.rows = height(work, self.bulk)
-        self.sample = min(self.bulk, 2 * self.rows)
+        self.sample = min(self.bulk, 2 * self.rows * cores())
+        self._lanes: Lanes | None = None
 
     def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
         self.work.module.train()
         outcomes: dict[int, Outcome] = {}
-        for places in evenly(tasks, self.rows, 1):
-            part = [tasks[i] for i in places]
-            trained = self.local_work([Piece.of(task) for task in part], plan(part))
+        lanes = self.lanes(tasks)
+        parts = evenly(tasks, self.rows, lanes)
+        orders = (([Piece.of(tasks[i]) for i in places], plan([tasks[i] for i in places])) for places in parts)
+        if lanes == 1:
+            results: Iterable[Iterable[Trained]] = (self.local_work(*order) for order in orders)
+        else:
+            self._lanes = self._lanes or Lanes([Vectorised(self.work).local_work for _ in range(cores())])
+            results = self._lanes.train(orders)
+        for places, trained in zip(parts, results, strict=True):
             outcomes |= {i: outcome(tasks[i], *result) for i, result in zip(places, trained, strict=True)}
         return [outcomes[i] for i in range(len(tasks))]
+
+    def close(self) -> None:
+        if self._lanes is not None:
+            self._lanes.close()
+        self._lanes = None
+
+    def lanes(self, tasks: Sequence[Task]) -> int:
+        """How many stacks are worth training at the same time."""
+        if self.work.device.type != "cpu" or not self.stack.independent:
+            return 1
+        widest = max(min(work.rule.batch_size, work.data.size(job.client)) for work, job in tasks)
+        return worth(len(tasks), self.rows, widest * self.work.layout.dim)
 
     def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterator[Trained]:
         """Jobs of like rules, sorted by falling number of steps, from begin to finish."""
         rule, jobs = pieces[0].rule, [piece.job for piece in pieces]
-        x = torch.stack([job.x for job in jobs])
+        x = _stacked([job.x for job in jobs])
         lr = x.new_tensor([[piece.rule.lr * piece.job.rate] for piece in pieces])
         steps = np.array([job.steps for job in jobs])
         state = rule.begin(x, rows(job.extra for job in jobs), rows(piece.kept for piece in pieces))
@@ -73,7 +95,7 @@ class Vectorised(Executor):
             program = self.programs.get(self.stack.loss, rule, x, batches, state, self.stream, self.compiled)
             return program.run(x, lr, steps, state, batches, counts)
         index, weights = torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
-        walk = Walk(rule, self.work.layout, x, state)
+        walk = Walk(rule, self.work.layout, x, state, self.stack.factors)
         for t in range(int(steps[0])):
             n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
             leaves = walk.leaves(n)
@@ -83,7 +105,8 @@ class Vectorised(Executor):
 
 def height(work: Work, bulk: int) -> int:
     """Most rows of one stack that are worth it."""
-    return bulk if work.device.type == "cuda" else max(2, CACHE_BYTES // (4 * max(1, work.layout.dim)))
+    cache = PLAIN_BYTES if work.rule.plain else CACHE_BYTES
+    return bulk if work.device.type == "cuda" else max(2, cache // (4 * max(1, work.layout.dim)))
 
 
 def stacks(tasks: Sequence[Task], most: int) -> list[list[int]]:
@@ -128,6 +151,11 @@ def plan(tasks: Sequence[Task]) -> Plan:
         batches[: len(index), own, : index.shape[2]] = index
         counts[: len(count), own] = count
     return batches, counts
+
+
+def _stacked(xs: Sequence[Tensor]) -> Tensor:
+    """(n, d), without a copy where all are one."""
+    return xs[0].expand(len(xs), -1) if all(x is xs[0] for x in xs) else torch.stack(list(xs))
 
 
 def rows(vectors: Iterable[Mapping[str, Tensor]]) -> State:
