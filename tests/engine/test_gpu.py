@@ -1,10 +1,9 @@
-"""What only a GPU can show: compiled and captured steps, lanes on streams, stacked convolutions."""
+"""What only a GPU can show: compiled and captured steps, lanes on streams."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +16,8 @@ from offbeat.algorithms import AFGA, COMBINES
 from offbeat.clients import SGD, ClientRule
 from offbeat.data import Federated, from_arrays
 from offbeat.engine import Work
-from offbeat.engine.executors import Executor, Graphs, Sequential, Vectorised, arithmetic, normalisation, pooling
+from offbeat.engine.executors import Executor, Graphs, Sequential, Vectorised, arithmetic
 from offbeat.engine.executors.choice import why_not
-from offbeat.engine.executors.convolution import stacked_conv2d
 from offbeat.engine.executors.gossip import Gossip
 from offbeat.messages import Update
 from offbeat.models import CNN, LSTM, MLP, ConvMixer, Model, ResNet18
@@ -128,71 +126,3 @@ def test_texts_in_a_stack_and_in_lanes() -> None:
     for kind, compiled in itertools.product((Vectorised, Graphs), (False, True)):
         fast = moved(kind(made(), compiled))
         assert ((fast - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [(3, 2, 3, 8, 9, 5, 2, 1, 1), (2, 4, 16, 32, 12, 3, 1, 1, 1), (2, 4, 3, 8, 12, 5, 0, 1, 1),
-     (2, 4, 32, 40, 8, 3, 1, 2, 1), (2, 4, 5, 6, 9, 3, 1, 2, 1), (2, 4, 48, 8, 8, 4, 0, 2, 1),
-     (2, 4, 64, 130, 4, 3, 1, 1, 1), (3, 2, 24, 24, 9, 5, 2, 1, 24), (2, 4, 70, 70, 7, 3, 1, 1, 70),
-     (2, 4, 16, 16, 7, 5, 1, 3, 16)],
-)  # fmt: skip
-def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
-    n, batch, channels, out, size, kernel, padding, stride, groups = shape
-    rng = torch.Generator("cuda").manual_seed(0)
-    x = torch.randn(n * batch, channels, size, size, device="cuda", generator=rng, requires_grad=True)
-    weight = torch.randn(n, out, channels // groups, kernel, kernel, device="cuda", generator=rng, requires_grad=True)
-    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
-    try:
-        y = stacked_conv2d(x, weight, stride, (padding, padding), groups)
-        parts = [
-            nn.functional.conv2d(a, w, padding=padding, stride=stride, groups=groups)
-            for a, w in zip(torch.split(x, batch), weight, strict=True)
-        ]
-        plain, slope = torch.cat(parts), torch.randn(y.shape, device="cuda", generator=rng)
-        found = torch.autograd.grad(y, (x, weight), slope)
-        expected = torch.autograd.grad(plain, (x, weight), slope)
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
-    for one, other in ((y, plain), *zip(found, expected, strict=True)):
-        assert (one - other).norm() < 1e-5 * other.norm()
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 5, 8, 6), (3, 2, 32, 4, 4), (2, 2, 70, 6, 10)])
-def test_pooling_in_one_pass(shape: tuple[int, ...]) -> None:
-    n, batch, channels, height, width = shape
-    rng = torch.Generator("cuda").manual_seed(0)
-    x = torch.randn(n * batch, channels, height, width, device="cuda", generator=rng).round(decimals=1)  # with ties
-    bias = torch.randn(n, channels, device="cuda", generator=rng)
-    same_results((x, bias), pooling.pooled, lambda x, b: (nn.functional.max_pool2d(x, 2) + by_image(b, batch)).relu())
-
-
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("shape", [(2, 3, 8, 5, 4), (3, 2, 64, 8, 32), (2, 2, 128, 3, 32), (2, 2, 256, 2, 1)])
-def test_group_norm_of_stacks(shape: tuple[int, ...], relu: bool) -> None:
-    n, batch, channels, size, groups = shape
-    rng = torch.Generator("cuda").manual_seed(0)
-    x = torch.randn(n * batch, channels, size, size, device="cuda", generator=rng)
-    weight, bias = torch.randn(2, n, channels, device="cuda", generator=rng)
-
-    def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        y = nn.functional.group_norm(x, groups) * by_image(weight, batch) + by_image(bias, batch)
-        return y.relu() if relu else y
-
-    same_results((x, weight, bias), lambda x, w, b: normalisation.normalised(x, w, b, groups, 1e-5, relu), plain)
-
-
-def by_image(rows: Tensor, batch: int) -> Tensor:
-    return rows.repeat_interleave(batch, 0)[:, :, None, None]
-
-
-def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain: Callable[..., Tensor]) -> None:
-    """And the same gradients."""
-    found = []
-    for function in (fast, plain):
-        leaves = [value.clone().requires_grad_() for value in inputs]
-        out = function(*leaves)
-        slope = torch.randn(out.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
-        found.append((out, *torch.autograd.grad(out, leaves, slope)))
-    for one, other in zip(*found, strict=True):
-        assert (one - other).norm() < 1e-5 * other.norm()

@@ -15,7 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TRITON = importlib.util.find_spec("triton") is not None
+_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether Triton's run where x lies."""
+    return _TRITON and x.is_cuda
 
 
 def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
@@ -23,7 +28,7 @@ def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, g
     one direction as in the other."""
     within = all(p < k for k, p in zip(weight.shape[-2:], padding, strict=True)) and len(set(stride)) == 1
     plain = (groups == 1 or groups == x.shape[1] == weight.shape[1]) and set(dilation) == {1}
-    return TRITON and x.is_cuda and within and plain and x.dtype in (torch.float32, torch.bfloat16)
+    return has_kernels(x) and within and plain and x.dtype in (torch.float32, torch.bfloat16)
 
 
 def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups: int = 1) -> Tensor:

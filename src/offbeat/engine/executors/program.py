@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.clients import ClientRule, State
-from offbeat.engine.executors.convolution import TRITON
+from offbeat.engine.executors import convolution
 from offbeat.engine.executors.probe import first_line
 
 LADDER = [2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
@@ -196,7 +196,7 @@ def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:
 
 def _keep(new: Tensor, old: Tensor, on: Tensor) -> None:
     """Into the rows of `old` that are on."""
-    if TRITON and new.is_cuda and not torch.compiler.is_compiling():
+    if convolution.has_kernels(new) and not torch.compiler.is_compiling():
         from offbeat.engine.executors import kernels
 
         kernels.keep(new, old, on)

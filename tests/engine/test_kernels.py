@@ -1,0 +1,109 @@
+"""Triton's kernels against plain torch: on a GPU where there is one, else as Triton interprets them on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.engine.test_executors import built, federated, jobs, work
+from tests.engine.test_program import run
+from torch import Tensor, nn
+
+from offbeat.clients import SGD
+from offbeat.engine.executors import Sequential, convolution, normalisation, pooling
+from offbeat.engine.executors.convolution import stacked_conv2d
+from offbeat.engine.executors.stacked import Stack
+from offbeat.messages import Update
+from offbeat.models import CNN, ConvMixer, Model
+
+pytest.importorskip("triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "has_kernels", lambda x: True)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 2, 3, 8, 9, 5, 2, 1, 1), (2, 4, 16, 32, 12, 3, 1, 1, 1), (2, 4, 3, 8, 12, 5, 0, 1, 1),
+     (2, 4, 32, 40, 8, 3, 1, 2, 1), (2, 4, 5, 6, 9, 3, 1, 2, 1), (2, 4, 48, 8, 8, 4, 0, 2, 1),
+     (2, 4, 64, 130, 4, 3, 1, 1, 1), (3, 2, 24, 24, 9, 5, 2, 1, 24), (2, 4, 70, 70, 7, 3, 1, 1, 70),
+     (2, 4, 16, 16, 7, 5, 1, 3, 16)],
+)  # fmt: skip
+def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
+    n, batch, channels, out, size, kernel, padding, stride, groups = shape
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    x = torch.randn(n * batch, channels, size, size, device=DEVICE, generator=rng, requires_grad=True)
+    weight = torch.randn(n, out, channels // groups, kernel, kernel, device=DEVICE, generator=rng, requires_grad=True)
+    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    try:
+        y = stacked_conv2d(x, weight, stride, (padding, padding), groups)
+        parts = [
+            nn.functional.conv2d(a, w, padding=padding, stride=stride, groups=groups)
+            for a, w in zip(torch.split(x, batch), weight, strict=True)
+        ]
+        plain, slope = torch.cat(parts), torch.randn(y.shape, device=DEVICE, generator=rng)
+        found = torch.autograd.grad(y, (x, weight), slope)
+        expected = torch.autograd.grad(plain, (x, weight), slope)
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+    for one, other in ((y, plain), *zip(found, expected, strict=True)):
+        assert (one - other).norm() < 1e-5 * other.norm()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 8, 6), (3, 2, 32, 4, 4), (2, 2, 70, 6, 10)])
+def test_pooling_in_one_pass(shape: tuple[int, ...]) -> None:
+    n, batch, channels, height, width = shape
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    x = torch.randn(n * batch, channels, height, width, device=DEVICE, generator=rng).round(decimals=1)  # with ties
+    bias = torch.randn(n, channels, device=DEVICE, generator=rng)
+    same_results((x, bias), pooling.pooled, lambda x, b: (nn.functional.max_pool2d(x, 2) + by_image(b, batch)).relu())
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 5, 4), (3, 2, 64, 8, 32), (2, 2, 128, 3, 32), (2, 2, 256, 2, 1)])
+def test_group_norm_of_stacks(shape: tuple[int, ...], relu: bool) -> None:
+    n, batch, channels, size, groups = shape
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    x = torch.randn(n * batch, channels, size, size, device=DEVICE, generator=rng)
+    weight, bias = torch.randn(2, n, channels, device=DEVICE, generator=rng)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = nn.functional.group_norm(x, groups) * by_image(weight, batch) + by_image(bias, batch)
+        return y.relu() if relu else y
+
+    same_results((x, weight, bias), lambda x, w, b: normalisation.normalised(x, w, b, groups, 1e-5, relu), plain)
+
+
+def by_image(rows: Tensor, batch: int) -> Tensor:
+    return rows.repeat_interleave(batch, 0)[:, :, None, None]
+
+
+def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain: Callable[..., Tensor]) -> None:
+    """And the same gradients."""
+    found = []
+    for function in (fast, plain):
+        leaves = [value.clone().requires_grad_() for value in inputs]
+        out = function(*leaves)
+        slope = torch.randn(out.shape, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(1))
+        found.append((out, *torch.autograd.grad(out, leaves, slope)))
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() < 1e-5 * other.norm()
+
+
+@pytest.mark.usefixtures("kernels_everywhere")
+@pytest.mark.parametrize(
+    "model", [CNN(), ConvMixer(dim=8, depth=1, kernel=3, patch=2, groups=4)], ids=lambda m: type(m).__name__
+)
+def test_a_step_made_of_them(model: Model) -> None:
+    """The program that a GPU captures, on its memory, against the plain executor: one client stops after one step."""
+    rule = SGD(lr=0.05, epochs=1, batch_size=4, momentum=0.9)
+    w = work(built(model), rule, federated(sizes=(3, 7)))
+    assert Stack(w).independent, "as a stacked module"
+    _, moved = run(None, w)
+    plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
+    assert ((moved - torch.stack(plain)).norm(dim=1) < 1e-3 * torch.stack(plain).norm(dim=1)).all()
