@@ -48,3 +48,8 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"valid: {', '.join(names)}.{hint}"
+
+
+def first_line(error: BaseException) -> str:
+    """Of what it says; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -439,3 +439,15 @@ def test_images_lie_as_the_model_takes_them() -> None:
         assert torch.equal(laid, images)
         assert laid.is_contiguous(memory_format=torch.channels_last) == last
         assert deltas("sequential", w, jobs(w)).any()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_nothing_to_do(name: str) -> None:
+    assert EXECUTORS[name](work(built(MLP()), RULES[0])).train_all([]) == []
+
+
+def test_stacks_are_even_and_of_one_rule() -> None:
+    works = [work(built(MLP()), RULES[0])] * 25 + [work(built(MLP()), RULES[1])] * 5
+    tasks = [(w, jobs(w)[0]) for w in works]
+    heights = [[len(part) for part in vectorised.stacks(tasks, most, workers)] for most, workers in ((30, 1), (8, 2))]
+    assert heights == [[25, 5], [7, 7, 7, 4, 3, 2]]

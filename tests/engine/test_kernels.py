@@ -18,6 +18,7 @@ from offbeat.messages import Update
 from offbeat.models import CNN, ConvMixer, Model
 
 pytest.importorskip("triton")
+kernels = pytest.importorskip("offbeat.engine.executors.kernels")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -107,3 +108,25 @@ def test_a_step_made_of_them(model: Model) -> None:
     _, moved = run(None, w)
     plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
     assert ((moved - torch.stack(plain)).norm(dim=1) < 1e-3 * torch.stack(plain).norm(dim=1)).all()
+
+
+def test_kernels_that_do_not_run_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton builds a part of itself at its first use, for which it needs a compiler."""
+    device = torch.device(DEVICE)
+    assert convolution.runs(device)
+
+    def fails(*_: Tensor) -> None:
+        raise RuntimeError("Failed to find C compiler.\nSet CC.")
+
+    monkeypatch.setattr(kernels, "keep", fails)
+    with pytest.warns(RuntimeWarning, match=r"stacks of convolutions are slower: Failed to find C compiler\.$"):
+        assert not convolution.runs(device)
+
+
+def test_rows_are_kept_or_not() -> None:
+    """Also of a value that has to be spread."""
+    old, on = torch.zeros(3, 5, device=DEVICE), torch.tensor([[True], [False], [True]], device=DEVICE)
+    for new in (torch.rand(3, 5, device=DEVICE), torch.rand(3, 1, device=DEVICE), torch.rand(5, device=DEVICE)):
+        expected = torch.where(on, new, old)
+        kernels.keep(new, old, on)
+        assert torch.equal(old, expected)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.engine.test_executors import RULES, built, jobs, work
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from offbeat.clients import SGD, ClientRule
 from offbeat.engine.executors import Sequential, probe
@@ -129,3 +130,23 @@ def test_only_much_work_is_worth_compiling() -> None:
     enough = int(probe.WORTH_COMPILING / each) + 1
     assert probe.worth_compiling(w, enough)
     assert not probe.worth_compiling(w, enough - 2)
+
+
+def test_calculations_are_those_that_torch_counts() -> None:
+    """However the functions are called."""
+    a, b, weight, kernel = torch.randn(3, 4), torch.randn(4, 5), torch.randn(6, 4), torch.randn(2, 1, 3, 3)
+    images = torch.randn(2, 1, 5, 5)
+
+    def calculate() -> None:
+        torch.matmul(input=a, other=b)
+        _ = a @ b
+        torch.addmm(torch.randn(5), a, b)
+        torch.bmm(a[None], mat2=b[None])
+        torch.nn.functional.linear(a, weight=weight)
+        torch.nn.functional.conv2d(images, weight=kernel, padding=1)
+
+    with probe.Calculations() as ours:
+        calculate()
+    with FlopCounterMode(display=False) as theirs:
+        calculate()
+    assert ours.total == theirs.get_total_flops()

@@ -25,7 +25,7 @@ from offbeat.compression import Compression, TopK
 from offbeat.engine import EXECUTORS, Work
 from offbeat.engine.executors import Ray, Vectorised, choice
 from offbeat.engine.executors.base import Outcome, Task
-from offbeat.engine.executors.vectorised import evenly
+from offbeat.engine.executors.vectorised import stacks
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError
 from offbeat.messages import Update
 from offbeat.models import MLP
@@ -136,7 +136,7 @@ def test_stacks_are_those_of_vectorised(mlp: Ray) -> None:
     for seed in range(2):
         tasks, found = tasks_of(works, seed), mlp.train_all(tasks_of(twins, seed))
         assert mlp.parts == 2
-        for places in evenly(tasks, mlp.rows, 2):
+        for places in stacks(tasks, mlp.rows, 2):
             here = Vectorised(works[0]).train_all([tasks[place] for place in places])
             assert all_same(here, [found[place] for place in places])
         for one, other in zip(Vectorised(others[0]).train_all(tasks_of(others, seed)), found, strict=True):

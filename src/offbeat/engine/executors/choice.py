@@ -15,13 +15,13 @@ import torch
 from offbeat.engine.executors.base import Executor, Task, arithmetic, threads
 from offbeat.engine.executors.graphs import Graphs
 from offbeat.engine.executors.lanes import cores
-from offbeat.engine.executors.probe import first_line, why_not_stackable
+from offbeat.engine.executors.probe import why_not_stackable
 from offbeat.engine.executors.processes import Processes
 from offbeat.engine.executors.ray import Ray, missing
 from offbeat.engine.executors.sequential import Sequential
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
-from offbeat.errors import ConfigError, DivergenceError
+from offbeat.errors import ConfigError, DivergenceError, first_line
 from offbeat.messages import Job
 from offbeat.seeds import key
 
@@ -143,7 +143,8 @@ def trial(work: Work, together: int, steps: int) -> list[Task]:
 
 def _why_not_capturable(work: Work) -> str | None:
     try:
-        outcome = Graphs(work, compiled=False).train_all(trial(work, 1, 1))[0]
+        with contextlib.closing(Graphs(work, compiled=False)) as graphs:
+            outcome = graphs.train_all(trial(work, 1, 1))[0]
     except (RuntimeError, ValueError, TypeError) as error:
         return first_line(error)
     return str(outcome) if isinstance(outcome, DivergenceError) else None

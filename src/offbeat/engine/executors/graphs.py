@@ -86,6 +86,11 @@ class Graphs(Executor):
         self.mixes = mixes_examples(work)  # then a short batch may not be padded
         self.bulk = min(self.bulk, 4 * LANES)
 
+    def close(self) -> None:
+        """Programs hold their lane, which holds them: without this their memory would wait for the garbage collector."""
+        for lane in self.lanes:
+            lane.program, lane.programs = None, Programs()
+
     def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
         self.work.module.train()
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i][1].steps)  # lanes of one turn end together

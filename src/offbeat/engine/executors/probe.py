@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from offbeat.engine.executors.stacked import Stack
 from offbeat.engine.work import Work
+from offbeat.errors import first_line
 from offbeat.messages import Job
 
 # Calculations of a forward pass, times steps, from which on compiling pays.  On an H200 it makes 120 µs of a CNN's 180,
@@ -28,7 +29,8 @@ def worth_compiling(work: Work, steps: int) -> bool:
 class Calculations(TorchFunctionMode):
     """Counts those of matrix products and convolutions.
 
-    torch's own `FlopCounterMode` imports the whole compiler, which takes seconds.
+    torch's own `FlopCounterMode` imports the whole compiler, which takes seconds.  What is not known here (`einsum`,
+    attention) counts nothing, so a model that is made of it is compiled later than it might be.
     """
 
     FIRST = ("matmul", "__matmul__", "mm", "bmm", "mv")  # the sum runs over the first factor's last dimension
@@ -41,12 +43,13 @@ class Calculations(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
+        tensors = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, torch.Tensor)]
         if name in self.FIRST:
-            self.total += 2 * out.numel() * args[0].shape[-1]
+            self.total += 2 * out.numel() * tensors[0].shape[-1]
         elif name in self.SECOND:
-            self.total += 2 * out.numel() * args[1].shape[-1]
+            self.total += 2 * out.numel() * tensors[1].shape[-1]
         elif name in self.KERNELS:
-            self.total += 2 * out.numel() * args[1][0].numel()
+            self.total += 2 * out.numel() * tensors[1][0].numel()
         return out
 
 
@@ -82,6 +85,3 @@ def why_not_stackable(work: Work) -> str | None:
             return first_line(error)
     return None
 
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from offbeat.clients import ClientRule, State
 from offbeat.engine.executors import convolution
-from offbeat.engine.executors.probe import first_line
+from offbeat.errors import first_line
 
 LADDER = [2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
 
@@ -53,6 +53,7 @@ class Program:
     def __init__(
         self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any, compiled: bool
     ) -> None:
+        convolution.look_for_kernels(x.device)
         steps = 1 << (len(batches) - 1).bit_length()
         width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled by itself
         rows = padded(len(x)) if len(x) > 1 else 1
@@ -95,7 +96,8 @@ class Program:
     def load(self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers) -> int:
         """Copy a stack into place."""
         n, (most, _, width) = len(x), batches.shape[:3]
-        for size in {self._size(steps, t) for t in range(most)} if self._stream is not None else ():
+        sizes = {self._size(steps, t) for t in range(most)} if self._stream is not None else set()
+        for size in sorted(sizes, reverse=True):
             self._capture(size)
         self.x[:n], self.y[:n], self.lr[:n] = x, x, lr
         self.steps.zero_()
@@ -131,6 +133,8 @@ class Program:
                 self._step(size)
         torch.cuda.current_stream().wait_stream(self._stream)
         torch.cuda.synchronize()
+        if not self._graphs:  # what the steps above have used is not for the graph's own pool
+            torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph()
         # Not `torch.cuda.graph`, which collects garbage first: a sixth of a second, a dozen times.
         with _uncollected(), torch.cuda.stream(self._stream):
@@ -188,7 +192,8 @@ def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:
         state = dict(zip(names, rows, strict=True))
         after, new = rule.step(y, g, x, lr, state)
         for name, value in new.items():
-            _keep(value, state[name], on)
+            if value is not state[name]:
+                _keep(value, state[name], on)
         _keep(after, y, on)
 
     return advance

@@ -40,12 +40,12 @@ from offbeat.engine.executors.base import (
     examples,
     outcome,
 )
-from offbeat.engine.executors.probe import first_line, why_not_stackable
+from offbeat.engine.executors.probe import why_not_stackable
 from offbeat.engine.executors.sequential import one_by_one
-from offbeat.engine.executors.vectorised import Vectorised, evenly, height, plan
+from offbeat.engine.executors.vectorised import Vectorised, height, plan, stacks
 from offbeat.engine.executors.workers import keep_memory
 from offbeat.engine.work import Precision, Work
-from offbeat.errors import ConfigError, OffbeatError
+from offbeat.errors import ConfigError, OffbeatError, first_line
 from offbeat.messages import Job, parts
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Ray(Executor):
         if not self.stacked:
             return [[place] for place in range(len(tasks))]
         assert self.parts is not None
-        return evenly(tasks, self.rows, self.parts)
+        return stacks(tasks, self.rows, self.parts)
 
     def _feed(self, cluster: Cluster, waiting: deque[Errand]) -> None:
         """Give every idle worker something, and ask for more workers while there is more to do."""

@@ -25,6 +25,7 @@ class Stack:
 
     def __init__(self, work: Work) -> None:
         self.work = work
+        convolution.look_for_kernels(work.device)
         self.images = work.device.type == "cuda" and len(work.data.dataset.shape) == 3
         self.factors = Factors() if work.device.type == "cpu" else None
         twin = stacked(work.module, self.factors)

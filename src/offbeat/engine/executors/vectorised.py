@@ -42,10 +42,12 @@ class Vectorised(Executor):
         self._lanes: Lanes | None = None
 
     def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
+        if not tasks:
+            return []
         self.work.module.train()
         outcomes: dict[int, Outcome] = {}
         lanes = self.lanes(tasks)
-        parts = evenly(tasks, self.rows, lanes)
+        parts = stacks(tasks, self.rows, lanes)
         orders = (([Piece.of(tasks[i]) for i in places], plan([tasks[i] for i in places])) for places in parts)
         if lanes == 1:
             results: Iterable[Iterable[Trained]] = (self.local_work(*order) for order in orders)
@@ -109,19 +111,18 @@ def height(work: Work, bulk: int) -> int:
     return bulk if work.device.type == "cuda" else max(2, cache // (4 * max(1, work.layout.dim)))
 
 
-def stacks(tasks: Sequence[Task], most: int) -> list[list[int]]:
-    """Places of the tasks that train together: like rules, at most so many, sorted by falling number of steps."""
+def stacks(tasks: Sequence[Task], most: int, workers: int = 1) -> list[list[int]]:
+    """Places of the tasks that train together: like rules, at most so many, sorted by falling number of steps.
+
+    Of each rule as few stacks as will do, about equally high, and a multiple of the workers.
+    """
     parts = []
     for places in alike([work.rule for work, _ in tasks]):
         order = sorted(places, key=lambda i: -tasks[i][1].steps)
-        parts += [order[first : first + most] for first in range(0, len(order), most)]
+        turns = -(-len(order) // (most * workers))
+        each = -(-len(order) // (turns * workers))
+        parts += [order[first : first + each] for first in range(0, len(order), each)]
     return parts
-
-
-def evenly(tasks: Sequence[Task], most: int, workers: int) -> list[list[int]]:
-    """Such places for several workers: as few stacks as hold at most so many, and a multiple of the workers."""
-    turns = -(-len(tasks) // (most * workers))
-    return stacks(tasks, -(-len(tasks) // (turns * workers)))
 
 
 def alike(rules: Sequence[ClientRule]) -> list[list[int]]:
