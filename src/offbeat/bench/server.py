@@ -13,6 +13,7 @@ from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.bench import Tell, silent
 from offbeat.memory import MEMORIES, Disk, Held, Memory, Quantised
 from offbeat.messages import Job, Update
+from offbeat.vector import vacant
 
 
 class Copy:
@@ -77,7 +78,7 @@ def server(
     size = 1 if rule.dispatches[0] == "per-arrival" else buffer
 
     def batch(first: int) -> float:
-        deltas = [like.clone() for _ in range(buffer)]
+        deltas = [vacant(like).copy_(like) for _ in range(buffer)]  # as executors make them
         return _timed(lambda: _arrive(rule, first, deltas, size), device) / buffer
 
     warm = -(-clients // buffer) * buffer  # every client has an entry when the clock starts

@@ -87,7 +87,7 @@ class Graphs(Executor):
         self.bulk = min(self.bulk, 4 * LANES)
 
     def close(self) -> None:
-        """Programs hold their lane, which holds them: without this their memory would wait for the garbage collector."""
+        """A program holds its lane, which holds it: their memory would else wait for the garbage collector."""
         for lane in self.lanes:
             lane.program, lane.programs = None, Programs()
 

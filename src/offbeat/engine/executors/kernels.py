@@ -464,7 +464,8 @@ def arrange(x: Tensor, out: Tensor, turn: bool = False) -> None:
 def keep(new: Tensor, old: Tensor, on: Tensor) -> None:
     """(rows, d), or what can be spread to it, into (rows, d), for the rows that are on (rows, 1)."""
     rows, width = old.shape
-    _keep[(triton.cdiv(width, 4096), rows)](new.expand_as(old).contiguous(), old, on, width, old.stride(0), 4096, num_warps=8)
+    new = new.expand_as(old).contiguous()
+    _keep[(triton.cdiv(width, 4096), rows)](new, old, on, width, old.stride(0), 4096, num_warps=8)
 
 
 def _turned(x: Tensor) -> Tensor:

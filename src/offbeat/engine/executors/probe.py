@@ -84,4 +84,3 @@ def why_not_stackable(work: Work) -> str | None:
         except (RuntimeError, ValueError, TypeError) as error:
             return first_line(error)
     return None
-

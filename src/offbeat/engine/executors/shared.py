@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offbeat.vector import vacant
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -52,7 +54,10 @@ class Cells:
 
     def copy(self, parcel: Parcel) -> Tensor:
         """The tensor in memory of its own."""
-        return parcel if isinstance(parcel, Tensor) else self.view(parcel).clone()
+        if isinstance(parcel, Tensor):
+            return parcel
+        lying = self.view(parcel)
+        return vacant(lying).copy_(lying)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from offbeat.clients import ClientRule, Number, State
-from offbeat.vector import Layout
+from offbeat.vector import Layout, vacant
 
 
 class Factors:
@@ -46,7 +46,7 @@ class Walk:
     def __init__(
         self, rule: ClientRule, layout: Layout, x: Tensor, state: State, factors: Factors | None = None
     ) -> None:
-        self.rule, self.layout = rule, layout
+        self.rule, self.layout, self.x = rule, layout, x
         self.apart = rule.elementwise and x.device.type == "cpu"  # a GPU has more to do with many short steps
         widths = layout.sizes if self.apart else [layout.dim]
         self.xs = torch.split(x, widths, dim=-1)
@@ -97,7 +97,7 @@ class Walk:
 
     def delta(self) -> Tensor:
         """y − x in one vector."""
-        out = self.ys[0].new_empty((*self.ys[0].shape[:-1], self.layout.dim))
+        out = vacant(self.x)
         widths = [y.shape[-1] for y in self.ys]
         for y, x, part in zip(self.ys, self.xs, torch.split(out, widths, dim=-1), strict=True):
             torch.sub(y, x, out=part)
