@@ -11,7 +11,7 @@ from tests.engine.test_program import run
 from torch import Tensor, nn
 
 from offbeat.clients import SGD
-from offbeat.engine.executors import Sequential, convolution, normalisation, pooling
+from offbeat.engine.executors import Sequential, chip, normalisation, pooling
 from offbeat.engine.executors.convolution import stacked_conv2d
 from offbeat.engine.executors.stacked import Stack
 from offbeat.messages import Update
@@ -25,7 +25,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @pytest.fixture
 def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "has_kernels", lambda x: True)
+    monkeypatch.setattr(chip, "has_kernels", lambda x: True)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,7 @@ def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain:
         assert (one - other).norm() < 1e-5 * other.norm()
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU whole executors are tested, in test_gpu.py")
 @pytest.mark.usefixtures("kernels_everywhere")
 @pytest.mark.parametrize(
     "model", [CNN(), ConvMixer(dim=8, depth=1, kernel=3, patch=2, groups=4)], ids=lambda m: type(m).__name__
@@ -113,14 +114,14 @@ def test_a_step_made_of_them(model: Model) -> None:
 def test_kernels_that_do_not_run_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton builds a part of itself at its first use, for which it needs a compiler."""
     device = torch.device(DEVICE)
-    assert convolution.runs(device)
+    assert chip.runs(device)
 
     def fails(*_: Tensor) -> None:
         raise RuntimeError("Failed to find C compiler.\nSet CC.")
 
     monkeypatch.setattr(kernels, "keep", fails)
     with pytest.warns(RuntimeWarning, match=r"stacks of convolutions are slower: Failed to find C compiler\.$"):
-        assert not convolution.runs(device)
+        assert not chip.runs(device)
 
 
 def test_rows_are_kept_or_not() -> None:

@@ -7,9 +7,6 @@ to memory.  Images lie as (image, row, column, channel), so that a patch is made
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,36 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offbeat.errors import first_line
-
-_RUNNING = False  # whether Triton's kernels run on the GPUs here, as far as was looked for
-
-
-@functools.cache
-def look_for_kernels(device: torch.device) -> None:
-    """Before anything is compiled or captured: whether Triton's kernels can be used there."""
-    global _RUNNING
-    if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        _RUNNING = runs(device)
-
-
-def runs(device: torch.device) -> bool:
-    """Try the smallest kernel.  Triton comes with torch, but builds a part of itself at its first use."""
-    old = torch.zeros((1, 1), device=device)
-    try:
-        from offbeat.engine.executors import kernels
-
-        kernels.keep(torch.ones_like(old), old, torch.ones_like(old, dtype=torch.bool))
-        return bool(old.item() == 1)
-    except Exception as error:  # no compiler, no headers, a GPU that is too old
-        reason = f"Triton's kernels do not run here, so stacks of convolutions are slower: {first_line(error)}"
-        warnings.warn(reason, RuntimeWarning, stacklevel=2)
-        return False
-
-
-def has_kernels(x: Tensor) -> bool:
-    """Whether Triton's run where x lies, on numbers like these."""
-    return _RUNNING and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16)
+from offbeat.engine.executors import chip
 
 
 def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
@@ -55,7 +23,7 @@ def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, g
     within = all(p < k for k, p in zip(weight.shape[-2:], padding, strict=True)) and len(set(stride)) == 1
     plain = (groups == 1 or groups == x.shape[1] == weight.shape[1]) and set(dilation) == {1}
     most = max(x.shape[1], weight.shape[1]) * x.shape[2] * x.shape[3] * (len(x) // len(weight))
-    return has_kernels(x) and within and plain and most < 2**31  # places in a client's images are 32-bit numbers
+    return chip.has_kernels(x) and within and plain and most < 2**31  # places in a client's images are 32-bit numbers
 
 
 def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups: int = 1) -> Tensor:

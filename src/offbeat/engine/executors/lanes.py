@@ -1,7 +1,7 @@
 """Stacks side by side on a CPU: a thread for each core, whose operations are not shared with others.
 
 Threads that share an operation wait for each other at its end, by spinning: alone on the machine that is fast, but a
-second run beside it makes both of them some fifty times slower.  Threads with a stack each wait for nobody.  They take
+second run beside it makes both of them up to fifty times slower.  Threads with a stack each wait for nobody.  They take
 turns with Python's own work, so this pays where operations are long (`worth`).
 """
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offbeat.engine.executors import convolution
+from offbeat.engine.executors import chip
 
 
 def suits(x: Tensor, groups: int) -> bool:
     """Whether the kernels here can do it: images on a GPU, channels and groups in powers of two."""
     channels, each = x.shape[1], x.shape[1] // groups
-    return convolution.has_kernels(x) and x.ndim == 4 and channels & (channels - 1) == 0 and each & (each - 1) == 0
+    return chip.has_kernels(x) and x.ndim == 4 and channels & (channels - 1) == 0 and each & (each - 1) == 0
 
 
 def normalised(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, relu: bool) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offbeat.engine.executors import convolution
+from offbeat.engine.executors import chip
 
 
 def suits(x: Tensor, pool: nn.Module) -> bool:
@@ -16,7 +16,7 @@ def suits(x: Tensor, pool: nn.Module) -> bool:
     sides = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
     plain = [side if isinstance(side, tuple) else (side, side) for side in sides] == [(2, 2), (2, 2), (0, 0), (1, 1)]
     whole = x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0 and not pool.return_indices
-    return convolution.has_kernels(x) and plain and whole and not torch.compiler.is_compiling()
+    return chip.has_kernels(x) and plain and whole and not torch.compiler.is_compiling()
 
 
 def pooled(x: Tensor, bias: Tensor) -> Tensor:

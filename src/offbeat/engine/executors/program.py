@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.clients import ClientRule, State
-from offbeat.engine.executors import convolution
+from offbeat.engine.executors import chip
 from offbeat.errors import first_line
 
 LADDER = [2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
@@ -53,7 +53,7 @@ class Program:
     def __init__(
         self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any, compiled: bool
     ) -> None:
-        convolution.look_for_kernels(x.device)
+        chip.look_for_kernels(x.device)
         steps = 1 << (len(batches) - 1).bit_length()
         width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled by itself
         rows = padded(len(x)) if len(x) > 1 else 1
@@ -201,7 +201,7 @@ def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:
 
 def _keep(new: Tensor, old: Tensor, on: Tensor) -> None:
     """Into the rows of `old` that are on."""
-    if convolution.has_kernels(new) and not torch.compiler.is_compiling():
+    if chip.has_kernels(new) and not torch.compiler.is_compiling():
         from offbeat.engine.executors import kernels
 
         kernels.keep(new, old, on)

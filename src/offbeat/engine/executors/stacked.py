@@ -8,6 +8,7 @@ convolutions.  That is the same mathematics as `torch.vmap` without its interpre
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import conv2d, cross_entropy, group_norm, layer_norm
 
-from offbeat.engine.executors import convolution, normalisation, pooling
+from offbeat.engine.executors import chip, convolution, normalisation, pooling
 from offbeat.engine.executors.walk import Factors
 from offbeat.engine.work import Work
 
@@ -25,19 +26,22 @@ class Stack:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        convolution.look_for_kernels(work.device)
+        chip.look_for_kernels(work.device)
         self.images = work.device.type == "cuda" and len(work.data.dataset.shape) == 3
         self.factors = Factors() if work.device.type == "cpu" else None
         twin = stacked(work.module, self.factors)
         self._twin = twin if twin is not None and self._agrees(twin) else None
-        self.independent = self._twin is not None and not draws(work)
-        """Whether another stack of the same model can be trained at the same time."""
 
         def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
             outputs: Tensor = functional_call(work.module, parameters, (x,))
             return outputs
 
         self._vmapped = vmap(forward, randomness="different")
+
+    @functools.cached_property
+    def independent(self) -> bool:
+        """Whether another stack of the same model can be trained at the same time."""
+        return self._twin is not None and not draws(self.work)
 
     def loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         """Σ over the rows of each one's weighted mean loss."""
