@@ -32,7 +32,9 @@ def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     "shape",
     [(3, 2, 3, 8, 9, 5, 2, 1, 1), (2, 4, 16, 32, 12, 3, 1, 1, 1), (2, 4, 3, 8, 12, 5, 0, 1, 1),
      (2, 4, 32, 40, 8, 3, 1, 2, 1), (2, 4, 5, 6, 9, 3, 1, 2, 1), (2, 4, 48, 8, 8, 4, 0, 2, 1),
-     (2, 2, 64, 130, 4, 3, 1, 1, 1), (2, 2, 6, 6, 7, 5, 2, 1, 6), (2, 2, 70, 70, 5, 3, 1, 1, 70),
+     (2, 2, 64, 130, 4, 3, 1, 1, 1), (2, 3, 32, 16, 8, 1, 0, 2, 1), (2, 3, 16, 6, 7, 1, 0, 3, 1),
+     (2, 1, 5, 4, 7, 2, 0, 3, 1), (2, 2, 16, 300, 4, 3, 1, 1, 1), (2, 2, 6, 6, 7, 5, 2, 1, 6),
+     (2, 2, 70, 70, 5, 3, 1, 1, 70),
      (2, 4, 16, 16, 7, 5, 1, 3, 16)],
 )  # fmt: skip
 def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
@@ -66,7 +68,9 @@ def test_pooling_in_one_pass(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("shape", [(2, 3, 8, 5, 4), (3, 2, 64, 8, 32), (2, 2, 128, 3, 32), (2, 2, 256, 2, 1)])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 8, 5, 4), (3, 2, 64, 8, 32), (2, 2, 128, 3, 32), (2, 2, 256, 2, 1), (2, 1, 32, 34, 8)]
+)
 def test_group_norm_of_stacks(shape: tuple[int, ...], relu: bool) -> None:
     n, batch, channels, size, groups = shape
     rng = torch.Generator(DEVICE).manual_seed(0)
@@ -101,12 +105,14 @@ def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain:
 @pytest.mark.parametrize(
     "model", [CNN(), ConvMixer(dim=8, depth=1, kernel=3, patch=2, groups=4)], ids=lambda m: type(m).__name__
 )
-def test_a_step_made_of_them(model: Model) -> None:
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_step_made_of_them(model: Model, momentum: float) -> None:
     """The program that a GPU captures, on its memory, against the plain executor: one client stops after one step."""
-    rule = SGD(lr=0.05, epochs=1, batch_size=4, momentum=0.9)
+    rule = SGD(lr=0.05, epochs=1, batch_size=4, momentum=momentum, weight_decay=0.01)
     w = work(built(model), rule, federated(sizes=(3, 7)))
     assert Stack(w).independent, "as a stacked module"
-    _, moved = run(None, w)
+    program, moved = run(None, w)
+    assert program.apart == (not momentum), "parameter by parameter where the rule is plain"
     plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
     assert ((moved - torch.stack(plain)).norm(dim=1) < 1e-3 * torch.stack(plain).norm(dim=1)).all()
 
@@ -131,3 +137,15 @@ def test_rows_are_kept_or_not() -> None:
         expected = torch.where(on, new, old)
         kernels.keep(new, old, on)
         assert torch.equal(old, expected)
+
+
+def test_a_plain_step_of_some_rows() -> None:
+    """Of a part of each row, as a parameter is."""
+    y, g = torch.randn(3, 10, device=DEVICE), torch.randn(3, 2, 3, device=DEVICE)
+    lr, on = torch.rand(3, 1, device=DEVICE), torch.tensor([[True], [False], [True]], device=DEVICE)
+    part = y[:, 2:8].view(3, 2, 3)
+    expected = torch.where(on, y[:, 2:8] - lr * (g.flatten(1) + 0.1 * y[:, 2:8]), y[:, 2:8])
+    around = y[:, [0, 1, 8, 9]]
+    kernels.descend(part, g, lr, on, 0.1)
+    torch.testing.assert_close(y[:, 2:8], expected, rtol=1e-6, atol=1e-7)
+    assert torch.equal(y[:, [0, 1, 8, 9]], around)

@@ -30,7 +30,7 @@ def run(program: Program | None, w: Work) -> tuple[Program, torch.Tensor]:
     state = w.rule.begin(x, rows(job.extra for _, job in tasks), rows(w.kept_by(job) for _, job in tasks))
     batches, counts = plan(tasks)
     if program is None:
-        program = Program(Stack(w).loss, w.rule, x, batches, state, None, compiled=False)
+        program = Program(Stack(w).loss_of, w.layout, w.rule, x, batches, state, None, compiled=False)
     assert program.fits(w.rule, x, batches, state)
     y, _ = program.run(x, lr, np.array([job.steps for _, job in tasks]), state, batches, counts)
     moved = {job.id: delta for (_, job), delta in zip(tasks, y - x, strict=True)}
@@ -52,7 +52,7 @@ def test_a_program_does_what_the_plain_executor_does(rule: ClientRule) -> None:
 
 
 def test_the_ladder() -> None:
-    assert [padded(n) for n in (1, 2, 3, 9, 10, 11, 256, 257)] == [2, 2, 4, 10, 10, 12, 256, 257]
+    assert [padded(n) for n in (1, 2, 3, 9, 10, 11, 256, 257)] == [2, 2, 3, 10, 10, 12, 256, 257]
     assert all(b <= 2 * a for a, b in itertools.pairwise(LADDER)), "at most as many rows are wasted as used"
 
 
@@ -74,7 +74,7 @@ def test_rules_by_turns_keep_their_programs() -> None:
 
     def get(decay: float, lr: float = 0.1, n: int = 6) -> Program:
         rule = SGD(lr=lr, batch_size=8, weight_decay=decay)
-        return programs.get(Stack(w).loss, rule, x[:n], batches[:, :n], {}, None, False)
+        return programs.get(Stack(w).loss_of, w.layout, rule, x[:n], batches[:, :n], {}, None, False)
 
     first, second = get(0.0), get(0.1)
     assert first is not second

@@ -51,7 +51,7 @@ class ClientRule(Options, ABC):
 
     @property
     def plain(self) -> bool:
-        """Whether a step is y − lr·g and nothing more."""
+        """Whether a step is y − lr·(g + weight_decay·y) and nothing more."""
         return False
 
     def local_steps(self, examples: int) -> int:

@@ -24,7 +24,7 @@ class SGD(ClientRule):
 
     @property
     def plain(self) -> bool:
-        return not self.momentum and not self.weight_decay
+        return not self.momentum
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
         return {"m": torch.zeros_like(x)} if self.momentum else {}

@@ -150,8 +150,8 @@ class Gossip(Vectorised):
     def _gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         if not self.compiled:
             return self.stack.gradient(y, batch, weight)
-        self._fused = self._fused or Compiled(self.stack.loss, gradient_of)
-        g: Tensor = self._fused(y, batch, weight)
+        self._fused = self._fused or Compiled(lambda leaves, *rest: self.stack.loss(leaves[0], *rest), gradient_of)
+        g: Tensor = self._fused([y], batch, weight)[0]
         return g
 
     def _mix(self, models: Tensor, chosen: Any) -> Tensor:

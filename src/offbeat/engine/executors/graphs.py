@@ -44,7 +44,7 @@ class Lane:
         state = work.rule.begin(x, rows([job.extra]), rows([work.kept_by(job)]))
         batches, counts = work.plans([job])
         self.program = None  # it may have to make room
-        self.program = self.programs.get(self._loss, work.rule, x, batches, state, self.stream, compiled)
+        self.program = self.programs.get(self._loss, work.layout, work.rule, x, batches, state, self.stream, compiled)
         self.program.load(x, lr, np.array([job.steps]), state, batches, counts)
         self.counts = counts[:, 0]
         if self.buffers is not None:
@@ -63,19 +63,20 @@ class Lane:
             task, finite, program.y[0] - program.x[0], beside, {name: value[0].clone() for name, value in kept.items()}
         )
 
-    def _loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
-        """The weighted mean loss of the one model in y (1, d)."""
+    def _loss(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
+        """The weighted mean loss of one model, its parameters being (1, …)."""
         work = self.work
         inputs = work.inputs(batch[0])
         if inputs.is_cuda and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         own = work.buffers.unflatten(self.buffers) if self.buffers is not None else {}
         changed = {name: view.clone() for name, view in own.items()}  # by the forward pass, in place
+        alone = {name: value.squeeze(0) for name, value in parameters.items()}
         with work.mixed():
-            outputs = functional_call(work.module, work.layout.unflatten(y[0]) | changed, (inputs,))
+            outputs = functional_call(work.module, alone | changed, (inputs,))
         for name, view in own.items():
             view.copy_(changed[name])
-        return cross_entropy(outputs.to(y.dtype), work.labels(batch[0]), reduction="none").dot(weight[0])
+        return cross_entropy(outputs.to(weight.dtype), work.labels(batch[0]), reduction="none").dot(weight[0])
 
 
 class Graphs(Executor):

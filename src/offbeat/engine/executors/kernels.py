@@ -11,53 +11,65 @@ from torch import Tensor
 
 @triton.jit
 def _products(
-    x, table, out, pixels, batch,
+    x, table, out, batch,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """out[m, o] = Σ_k patch(x)[m, k]·table[o, k] for a tile of one client's pixels m = (image, row, column).
 
-    A patch begins at S times the pixel's place, less the padding; x is spread out by D, with zeros between.
+    A patch begins at S times the pixel's place, less the padding; x is spread out by D, with zeros between.  Pixels of
+    one tile are D apart, so that those zeros meet the same places of a kernel for all of them, which are left out.
     """
     client = tl.program_id(1).to(tl.int64)
     K: tl.constexpr = KH * KW * C
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    PIXELS_H: tl.constexpr = (OH + D - 1) // D
+    PIXELS_W: tl.constexpr = (OW + D - 1) // D
+    m = tl.program_id(0) // (D * D) * BM + tl.arange(0, BM)
+    number, row, column = m // (PIXELS_H * PIXELS_W), m // PIXELS_W % PIXELS_H, m % PIXELS_W
+    wanted = number < batch
+    if D == 1:  # all places of a kernel, from the first
+        down, right, rows, columns = 0, 0, KH, KW
+    else:
+        phase_y, phase_x = tl.program_id(0) % (D * D) // D, tl.program_id(0) % D
+        row, column = row * D + phase_y, column * D + phase_x
+        wanted = wanted & (row < OH) & (column < OW)
+        down, right = (PH + D - phase_y) % D, (PW + D - phase_x) % D
+        rows, columns = (KH - down + D - 1) // D, (KW - right + D - 1) // D
     o = tl.program_id(2) * BN + tl.arange(0, BN)
-    origin, top, left = m // (OH * OW) * (H * W), m // OW % OH * S - PH, m % OW * S - PW
+    origin, top, left = number * (H * W), (row * S - PH + down) // D, (column * S - PW + right) // D
     image = x + client * batch * H * W * C
     kernel = table + client * K * N
     total = tl.zeros((BM, BN), dtype=tl.float32)
     if C % BK == 0:  # the pieces of a patch are whole: a mask for each pixel will do
         PIECES: tl.constexpr = C // BK
         c = tl.arange(0, BK)
-        for step in range(KH * KW * PIECES):
-            tap, c0 = step // PIECES, (step % PIECES) * BK
-            y_, x_ = top + tap // KW, left + tap % KW
-            inside = (m < pixels) & (y_ >= 0) & (y_ < H * D) & (x_ >= 0) & (x_ < W * D)
-            if D > 1:
-                inside = inside & (y_ % D == 0) & (x_ % D == 0)
-                y_, x_ = y_ // D, x_ // D
+        for step in range(rows * columns * PIECES):
+            across, c0 = step // PIECES, (step % PIECES) * BK
+            y_, x_ = top + across // columns, left + across % columns
+            inside = wanted & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
             place = (origin + y_ * W + x_) * C + c0
+            tap = (down + across // columns * D) * KW + right + across % columns * D
             a = tl.load(image + place[:, None] + c[None, :], mask=inside[:, None], other=0.0)
-            b = tl.load(kernel + (step * BK + c)[:, None] + (o * K)[None, :], mask=o[None, :] < N, other=0.0)
+            b = tl.load(kernel + (tap * C + c0 + c)[:, None] + (o * K)[None, :], mask=o[None, :] < N, other=0.0)
             total = tl.dot(a, b, total, input_precision=PRECISION)
     else:
-        for k0 in range(0, K, BK):
+        for k0 in range(0, rows * columns * C, BK):
             k = k0 + tl.arange(0, BK)
-            tap, c = k // C, k % C
-            y_, x_ = top[:, None] + (tap // KW)[None, :], left[:, None] + (tap % KW)[None, :]
-            inside = (m[:, None] < pixels) & (k[None, :] < K) & (y_ >= 0) & (y_ < H * D) & (x_ >= 0) & (x_ < W * D)
-            if D > 1:
-                inside = inside & (y_ % D == 0) & (x_ % D == 0)
-                place = (origin[:, None] + y_ // D * W + x_ // D) * C + c[None, :]
-            else:
-                place = ((origin + top * W + left) * C)[:, None] + ((tap // KW * W + tap % KW) * C + c)[None, :]
-            a = tl.load(image + place, mask=inside, other=0.0)
-            b = tl.load(kernel + k[:, None] + (o * K)[None, :], mask=(k[:, None] < K) & (o[None, :] < N), other=0.0)
+            across, c = k // C, k % C
+            y_, x_ = top[:, None] + (across // columns)[None, :], left[:, None] + (across % columns)[None, :]
+            there = k < rows * columns * C
+            inside = wanted[:, None] & there[None, :] & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
+            shift = (across // columns * W + across % columns) * C + c
+            a = tl.load(image + ((origin + top * W + left) * C)[:, None] + shift[None, :], mask=inside, other=0.0)
+            tap = (down + across // columns * D) * KW + right + across % columns * D
+            b = tl.load(
+                kernel + (tap * C + c)[:, None] + (o * K)[None, :], mask=there[:, None] & (o[None, :] < N), other=0.0
+            )
             total = tl.dot(a, b, total, input_precision=PRECISION)
-    kept = (m[:, None] < pixels) & (o[None, :] < N)
-    tl.store(out + (client * pixels + m[:, None]) * N + o[None, :], total.to(out.dtype.element_ty), mask=kept)
+    place = client * batch * OH * OW + (number * OH + row) * OW + column
+    kept = wanted[:, None] & (o[None, :] < N)
+    tl.store(out + place[:, None] * N + o[None, :], total.to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit
@@ -245,71 +257,79 @@ def _over_groups(values, D: tl.constexpr, BC: tl.constexpr):
 
 @triton.jit
 def _normalise(
-    x, weight, bias, out, means, scales, batch, eps,
+    x, weight, bias, out, means, scales, batch, stride, eps,
     C: tl.constexpr, P: tl.constexpr, D: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """GroupNorm of some channels of one image with P pixels, in groups of D; each client has its weight and bias."""
-    image, client = tl.program_id(0).to(tl.int64), tl.program_id(0) // batch
+    image, client = tl.program_id(0).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    w, b = tl.load(weight + client * C + c), tl.load(bias + client * C + c)
-    total = tl.zeros((BM, BC), dtype=tl.float32)
-    for m0 in range(0, P, BM):
-        m = m0 + tl.arange(0, BM)
-        total += tl.load(x + (image * P + m[:, None]) * C + c[None, :], mask=(m < P)[:, None], other=0.0).to(tl.float32)
+    m = tl.arange(0, BM)
+    w, b = tl.load(weight + client * stride + c), tl.load(bias + client * stride + c)
+    place, inside = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
+    a = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)  # the whole image, where it fits
+    total = a
+    for m0 in range(BM, P, BM):
+        total += tl.load(x + place + m0 * C, mask=(m + m0 < P)[:, None], other=0.0).to(tl.float32)
     mean = _over_groups(tl.sum(total, axis=0), D, BC) / (P * D)
-    total = tl.zeros((BM, BC), dtype=tl.float32)
-    for m0 in range(0, P, BM):
-        m = m0 + tl.arange(0, BM)
-        a = tl.load(x + (image * P + m[:, None]) * C + c[None, :], mask=(m < P)[:, None], other=0.0).to(tl.float32)
-        off = tl.where((m < P)[:, None], a - mean[None, :], 0.0)
-        total += off * off
+    off = tl.where(inside, a - mean[None, :], 0.0)
+    total = off * off
+    for m0 in range(BM, P, BM):
+        far = tl.load(x + place + m0 * C, mask=(m + m0 < P)[:, None], other=0.0).to(tl.float32) - mean[None, :]
+        far = tl.where((m + m0 < P)[:, None], far, 0.0)
+        total += far * far
     scale = 1.0 / tl.sqrt(_over_groups(tl.sum(total, axis=0), D, BC) / (P * D) + eps)
-    for m0 in range(0, P, BM):
-        m = m0 + tl.arange(0, BM)
-        place = (image * P + m[:, None]) * C + c[None, :]
-        a = tl.load(x + place, mask=(m < P)[:, None], other=0.0).to(tl.float32)
+    y = off * (scale * w)[None, :] + b[None, :]
+    if RELU:
+        y = tl.where(y <= 0, 0.0, y)
+    tl.store(out + place, y.to(out.dtype.element_ty), mask=inside)
+    for m0 in range(BM, P, BM):
+        a = tl.load(x + place + m0 * C, mask=(m + m0 < P)[:, None], other=0.0).to(tl.float32)
         y = (a - mean[None, :]) * (scale * w)[None, :] + b[None, :]
         if RELU:
             y = tl.where(y <= 0, 0.0, y)
-        tl.store(out + place, y.to(out.dtype.element_ty), mask=(m < P)[:, None])
+        tl.store(out + place + m0 * C, y.to(out.dtype.element_ty), mask=(m + m0 < P)[:, None])
     tl.store(means + image * C + c, mean)
     tl.store(scales + image * C + c, scale)
 
 
 @triton.jit
+def _slopes(g, x, place, inside, w, b, mean, scale, RELU: tl.constexpr):
+    """The gradient behind a ReLU, and what it multiplied."""
+    slope = tl.load(g + place, mask=inside, other=0.0).to(tl.float32)
+    normal = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
+    if RELU:
+        slope = tl.where(normal * w[None, :] + b[None, :] <= 0, 0.0, slope)
+    return slope, normal
+
+
+@triton.jit
 def _normalise_back(
-    g, x, weight, bias, means, scales, out, by_weight, by_bias, batch,
+    g, x, weight, bias, means, scales, out, shares, batch, stride,
     C: tl.constexpr, P: tl.constexpr, D: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """The gradient by the image, and this image's share of those by weight and bias."""
-    image, client = tl.program_id(0).to(tl.int64), tl.program_id(0) // batch
+    """The gradient by the image, and this image's shares of those by weight and bias."""
+    image, client = tl.program_id(0).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    w, b = tl.load(weight + client * C + c), tl.load(bias + client * C + c)
+    m = tl.arange(0, BM)
+    w, b = tl.load(weight + client * stride + c), tl.load(bias + client * stride + c)
     mean, scale = tl.load(means + image * C + c), tl.load(scales + image * C + c)
-    plain = tl.zeros((BM, BC), dtype=tl.float32)
-    weighted = tl.zeros((BM, BC), dtype=tl.float32)
-    for m0 in range(0, P, BM):
-        m = m0 + tl.arange(0, BM)
-        place, kept = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
-        slope = tl.load(g + place, mask=kept, other=0.0).to(tl.float32)
-        normal = (tl.load(x + place, mask=kept, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
-        if RELU:
-            slope = tl.where(normal * w[None, :] + b[None, :] <= 0, 0.0, slope)
-        plain += slope
-        weighted += slope * normal
+    place, inside = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
+    slope, normal = _slopes(g, x, place, inside, w, b, mean, scale, RELU)  # of the whole image, where it fits
+    plain, weighted = slope, slope * normal
+    for m0 in range(BM, P, BM):
+        far, value = _slopes(g, x, place + m0 * C, (m + m0 < P)[:, None], w, b, mean, scale, RELU)
+        plain += far
+        weighted += far * value
     by_b, by_w = tl.sum(plain, axis=0), tl.sum(weighted, axis=0)
-    tl.store(by_bias + image * C + c, by_b)
-    tl.store(by_weight + image * C + c, by_w)
+    tl.store(shares + image * 2 * C + c, by_w)
+    tl.store(shares + image * 2 * C + C + c, by_b)
     shift, tilt = _over_groups(by_b * w, D, BC) / (P * D), _over_groups(by_w * w, D, BC) / (P * D)
-    for m0 in range(0, P, BM):
-        m = m0 + tl.arange(0, BM)
-        place, kept = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
-        slope = tl.load(g + place, mask=kept, other=0.0).to(tl.float32)
-        normal = (tl.load(x + place, mask=kept, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
-        if RELU:
-            slope = tl.where(normal * w[None, :] + b[None, :] <= 0, 0.0, slope)
-        by_x = scale[None, :] * (slope * w[None, :] - shift[None, :] - normal * tilt[None, :])
-        tl.store(out + place, by_x.to(out.dtype.element_ty), mask=kept)
+    by_x = scale[None, :] * (slope * w[None, :] - shift[None, :] - normal * tilt[None, :])
+    tl.store(out + place, by_x.to(out.dtype.element_ty), mask=inside)
+    for m0 in range(BM, P, BM):
+        far, value = _slopes(g, x, place + m0 * C, (m + m0 < P)[:, None], w, b, mean, scale, RELU)
+        by_x = scale[None, :] * (far * w[None, :] - shift[None, :] - value * tilt[None, :])
+        tl.store(out + place + m0 * C, by_x.to(out.dtype.element_ty), mask=(m + m0 < P)[:, None])
 
 
 @triton.jit
@@ -344,6 +364,17 @@ def _keep(new, old, on, width, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _descend(y, g, lr, on, width, y_stride, g_stride, decay, BLOCK: tl.constexpr):
+    """y[row] −= lr[row]·(g[row] + decay·y[row]) where that is wanted."""
+    row = tl.program_id(1).to(tl.int64)
+    if tl.load(on + row):
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        old = tl.load(y + row * y_stride + place, mask=place < width)
+        slope = tl.load(g + row * g_stride + place, mask=place < width) + decay * old
+        tl.store(y + row * y_stride + place, old - tl.load(lr + row) * slope, mask=place < width)
+
+
+@triton.jit
 def _turn(x, out, area, C: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
     """(image, pixel, channel) → (image, channel, pixel)."""
     start = tl.program_id(0).to(tl.int64) * area * C
@@ -365,11 +396,11 @@ def products(
     Both factors have what is summed over side by side, as the tensor cores want 32-bit numbers.
     """
     n, columns, _ = table.shape
-    batch, pixels = len(x) // n, len(x) // n * out.shape[2] * out.shape[3]
+    batch, pixels = len(x) // n, len(x) // n * -(-out.shape[2] // spread) * -(-out.shape[3] // spread)
     bn, bk = max(16, min(128, triton.next_power_of_2(columns))), (32 if x.shape[1] % 32 == 0 or x.shape[1] % 16 else 16)
     bm, warps = (256, 8) if x.shape[1] % bk else (128, 8 if bn >= 64 else 4)
-    grid = (triton.cdiv(pixels, bm), n, triton.cdiv(columns, bn))
-    _products[grid](x, table, out, pixels, batch, *x.shape[1:], *out.shape[1:], *size, *pad, stride, spread,
+    grid = (triton.cdiv(pixels, bm) * spread**2, n, triton.cdiv(columns, bn))
+    _products[grid](x, table, out, batch, *x.shape[1:], *out.shape[1:], *size, *pad, stride, spread,
                     bm, bn, bk, precision, num_warps=warps, num_stages=3)  # fmt: skip
 
 
@@ -380,12 +411,12 @@ def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, s
     kernel = _weights
     if x.element_size() == 4 and x.shape[1] >= 16:
         kernel, x, g = _weights_by_channel, _turned(x), _turned(g)
-    bn = max(16, min(128, triton.next_power_of_2(out)))
+    bn = max(16, min(256 if kernel is _weights_by_channel else 128, triton.next_power_of_2(out)))
     bm, bk = (32 if x.element_size() == 4 else 64), (32 if taps < 128 else 64 if bn == 128 else 128)
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
     grid = (triton.cdiv(taps, bk), n * parts, triton.cdiv(out, bn))
     kernel[grid](x, g, sums, pixels, share, n, *x.shape[1:], *g.shape[1:], *size, *pad, stride, bm, bn, bk, precision,
-                 num_warps=4, num_stages=3)  # fmt: skip
+                 num_warps=8 if bn == 256 else 4, num_stages=3)  # fmt: skip
 
 
 def depthwise(x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stride: int, spread: int) -> None:
@@ -429,27 +460,31 @@ def normalise(
     x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, means: Tensor, scales: Tensor,
     groups: int, eps: float, relu: bool,
 ) -> None:  # fmt: skip
-    """Images (n·B, C, H, W) and out, channels-last; weight and bias (n, C); means and scales (n·B, C)."""
-    grid, batch, *sizes = _by_image(x, weight, groups)
-    _normalise[grid](x, weight, bias, out, means, scales, batch, eps, *sizes[:3], relu, *sizes[3:], num_warps=4)
+    """Images (n·B, C, H, W) and out, channels-last; weight and bias (n, C), rows equally far apart; means and scales
+    (n·B, C)."""
+    grid, batch, sizes, blocks, warps = _by_image(x, weight, groups, 1 << 15)
+    _normalise[grid](x, weight, bias, out, means, scales, batch, weight.stride(0), eps, *sizes, relu, *blocks,
+                     num_warps=warps)  # fmt: skip
 
 
 def normalise_back(
     g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, scales: Tensor,
-    out: Tensor, by_weight: Tensor, by_bias: Tensor, groups: int, relu: bool,
+    out: Tensor, shares: Tensor, groups: int, relu: bool,
 ) -> None:  # fmt: skip
-    """Everything as above; the gradients by weight and bias are each image's own, (n·B, C)."""
-    grid, batch, *sizes = _by_image(x, weight, groups)
-    _normalise_back[grid](g, x, weight, bias, means, scales, out, by_weight, by_bias, batch, *sizes[:3], relu,
-                          *sizes[3:], num_warps=4)  # fmt: skip
+    """Everything as above; what each image adds to the gradients by weight and bias goes to shares (n·B, 2, C)."""
+    grid, batch, sizes, blocks, warps = _by_image(x, weight, groups, 1 << 14)
+    _normalise_back[grid](g, x, weight, bias, means, scales, out, shares, batch, weight.stride(0), *sizes, relu,
+                          *blocks, num_warps=warps)  # fmt: skip
 
 
-def _by_image(x: Tensor, weight: Tensor, groups: int) -> tuple[Pair, int, int, int, int, int, int]:
-    """Grid, images a client, C, P, D and the size of a tile."""
+def _by_image(x: Tensor, weight: Tensor, groups: int, most: int) -> tuple[Pair, int, tuple[int, int, int], Pair, int]:
+    """Grid, images a client; C, P and D; the size of a tile of at most so many numbers, and threads for it in 32s."""
     (images, channels, height, width), each = x.shape, x.shape[1] // groups
-    bc = max(each, min(64, channels))
-    bm = min(max(1, 4096 // bc), triton.next_power_of_2(height * width))
-    return (images, channels // bc), images // len(weight), channels, height * width, each, bm, bc
+    pixels = triton.next_power_of_2(height * width)
+    bc = max(each, min(32, channels, max(16, most // pixels)))
+    bm = min(max(1, most // bc), pixels)
+    warps = min(16, max(1, bm * bc // 2048))
+    return (images, channels // bc), images // len(weight), (channels, height * width, each), (bm, bc), warps
 
 
 def arrange(x: Tensor, out: Tensor, turn: bool = False) -> None:
@@ -466,6 +501,15 @@ def keep(new: Tensor, old: Tensor, on: Tensor) -> None:
     rows, width = old.shape
     new = new.expand_as(old).contiguous()
     _keep[(triton.cdiv(width, 4096), rows)](new, old, on, width, old.stride(0), 4096, num_warps=8)
+
+
+def descend(y: Tensor, g: Tensor, lr: Tensor, on: Tensor, decay: float) -> None:
+    """A plain step of (rows, …), each row whole in memory, along (rows, …), for the rows that are on (rows, 1)."""
+    rows, width = len(g), g[0].numel()
+    g = g if g[0].is_contiguous() else g.contiguous()
+    block = min(4096, triton.next_power_of_2(width))
+    grid = (triton.cdiv(width, block), rows)
+    _descend[grid](y, g, lr, on, width, y.stride(0), g.stride(0), decay, block, num_warps=8 if block > 1024 else 4)
 
 
 def _turned(x: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""GroupNorm of a stack of models, each with its own weight and bias, in two passes over channels-last images.
+"""GroupNorm of a stack of models, each with its own weight and bias, over channels-last images, which are read once.
 
 torch's own takes images only by channel, so that every layer would turn them twice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,23 +35,28 @@ def _forward(
     from offbeat.engine.executors import kernels
 
     out, means, scales = _like(x, weight, bias, groups, eps, relu)
-    kernels.normalise(x, weight.contiguous(), bias.contiguous(), out, means, scales, groups, eps, relu)
+    kernels.normalise(x, *_alike(weight, bias), out, means, scales, groups, eps, relu)
     return out, means, scales
 
 
 def _backward(
     g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, scales: Tensor, groups: int, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients by x, weight and bias."""
+) -> tuple[Tensor, Tensor]:
+    """The gradients by x, and by weight and bias (n, 2, C)."""
     from offbeat.engine.executors import kernels
 
-    by_x, by_weight, by_bias = torch.empty_like(x), torch.empty_like(means), torch.empty_like(means)
-    kernels.normalise_back(
-        g.contiguous(memory_format=torch.channels_last), x, weight.contiguous(), bias.contiguous(), means, scales,
-        by_x, by_weight, by_bias, groups, relu,
-    )  # fmt: skip
-    n, channels = weight.shape
-    return by_x, by_weight.view(n, -1, channels).sum(1), by_bias.view(n, -1, channels).sum(1)
+    (n, channels), images = weight.shape, len(x)
+    by_x, shares = torch.empty_like(x), means.new_empty((images, 2, channels))
+    g = g.contiguous(memory_format=torch.channels_last)
+    kernels.normalise_back(g, x, *_alike(weight, bias), means, scales, by_x, shares, groups, relu)
+    return by_x, shares.view(n, images // n, 2, channels).sum(1)
+
+
+def _alike(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows whole and equally far apart, as those are that lie in a stack of models."""
+    if weight.stride() == bias.stride() and weight.stride(1) == 1:
+        return weight, bias
+    return weight.contiguous(), bias.contiguous()
 
 
 def _like(
@@ -62,14 +68,15 @@ def _like(
 
 def _like_back(
     g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, scales: Tensor, groups: int, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(x), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), means.new_empty((weight.shape[0], 2, weight.shape[1]))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     x, weight, bias, ctx.groups, _, ctx.relu = inputs
     ctx.save_for_backward(x, weight, bias, *output[1:])
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # zeros for the two
 
 
 class _Plain(torch.autograd.Function):
@@ -81,15 +88,16 @@ class _Plain(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, means, scales = ctx.saved_tensors
-        return *_backward(g, x, weight, bias, means, scales, ctx.groups, ctx.relu), None, None, None
+        return _gradients(ctx, _backward, g)
+
+
+def _gradients(ctx: Any, backward: Callable[..., tuple[Tensor, Tensor]], g: Tensor) -> tuple[Tensor | None, ...]:
+    by_x, by_both = backward(g, *ctx.saved_tensors, ctx.groups, ctx.relu)
+    return by_x, *by_both.unbind(1), None, None, None
 
 
 _operator = torch.library.custom_op("offbeat::normalise", _forward, mutates_args=())
 _operator_back = torch.library.custom_op("offbeat::normalise_back", _backward, mutates_args=())
 _operator.register_fake(_like)
 _operator_back.register_fake(_like_back)
-_operator.register_autograd(
-    lambda ctx, g, *_: (*_operator_back(g, *ctx.saved_tensors, ctx.groups, ctx.relu), None, None, None),
-    setup_context=_save,
-)
+_operator.register_autograd(lambda ctx, g, *_: _gradients(ctx, _operator_back, g), setup_context=_save)

@@ -13,7 +13,7 @@ import dataclasses
 import gc
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,16 @@ from torch import Tensor
 from offbeat.clients import ClientRule, State
 from offbeat.engine.executors import chip
 from offbeat.errors import first_line
+from offbeat.vector import Layout
 
-LADDER = [2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
+LADDER = [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
 
 ALIGN = 64  # numbers
 # Several executors may share a function, and none of them may change what is made of it for another: a batch of another
 # width is compiled by itself instead of making the width a variable for all that come after.
 COMPILER: dict[str, Any] = {"cache_size_limit": 4 * len(LADDER), "automatic_dynamic_shapes": False}
 
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+Loss = Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]  # of models (n, …) by name, their batches, the weights
 Integers = NDArray[np.int64]
 
 
@@ -51,9 +52,11 @@ class Program:
     """Made for stacks like the one it is given.  Without a stream, on a CPU, steps are not captured but simply done."""
 
     def __init__(
-        self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any, compiled: bool
-    ) -> None:
+        self, loss: Loss, layout: Layout, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any,
+        compiled: bool,
+    ) -> None:  # fmt: skip
         chip.look_for_kernels(x.device)
+        self.layout = layout
         steps = 1 << (len(batches) - 1).bit_length()
         width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled by itself
         rows = padded(len(x)) if len(x) > 1 else 1
@@ -64,10 +67,13 @@ class Program:
         self.batches = torch.zeros((steps, rows, width, *batches.shape[3:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
+        # A plain step is done parameter by parameter: the gradient is never put together to be read once.
+        self.apart = rule.plain and chip.has_kernels(x)
+        named = _by_parameter(loss, layout.names) if self.apart else _by_vector(loss, layout)
         advance = _advance(self.rule, tuple(state))
-        self._plain = gradient_of(loss)
-        self._gradient = Compiled(loss, gradient_of) if compiled else self._plain
-        self._advance = Compiled(advance) if compiled else advance
+        self._plain = gradient_of(named)
+        self._gradient = Compiled(named, gradient_of) if compiled else self._plain
+        self._advance = Compiled(advance) if compiled and not self.apart else advance
         # Captured where it will be replayed: cuBLAS has a workspace for each stream, which two lanes must not share.
         self._stream = stream
         self._pool = torch.cuda.graph_pool_handle() if stream is not None else None
@@ -89,15 +95,14 @@ class Program:
     ) -> tuple[Tensor, State]:
         """y and state after each row's number of steps, which falls from row to row.  Read them before the next run."""
         n = self.load(x, lr, steps, state, batches, counts)
-        for t in range(int(steps[0])):
-            self.step(self._size(steps, t))
+        for size in self._sizes(steps):
+            self.step(size)
         return self.y[:n], {name: value[:n] for name, value in self.state.items()}
 
     def load(self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers) -> int:
         """Copy a stack into place."""
         n, (most, _, width) = len(x), batches.shape[:3]
-        sizes = {self._size(steps, t) for t in range(most)} if self._stream is not None else set()
-        for size in sorted(sizes, reverse=True):
+        for size in sorted(set(self._sizes(steps)) if self._stream is not None else (), reverse=True):
             self._capture(size)
         self.x[:n], self.y[:n], self.lr[:n] = x, x, lr
         self.steps.zero_()
@@ -117,9 +122,10 @@ class Program:
         else:
             self._graphs[size].replay()
 
-    def _size(self, steps: Integers, t: int) -> int:
-        """Rows to be computed in step t: those that do more than t steps, and some for the ladder."""
-        return min(padded(int(np.searchsorted(-steps, -t))), len(self.y))
+    def _sizes(self, steps: Integers) -> list[int]:
+        """Rows to be computed in each step: those that still have steps to do, and some for the ladder."""
+        busy = np.searchsorted(-steps, -np.arange(steps[0]))
+        return [min(padded(rows), len(self.y)) for rows in busy.tolist()]
 
     def _capture(self, size: int) -> None:
         """Compile and capture the step for stacks of this size, on rows that do not move: they have no steps to do."""
@@ -146,12 +152,18 @@ class Program:
         self._graphs[size] = graph
 
     def _step(self, size: int, count: int | None = None) -> None:
-        y = self.y[:size].detach().requires_grad_()
+        y = self.y[:size]
+        parts = self.layout.unflatten(y).values() if self.apart else (y,)
+        leaves = [part.detach().requires_grad_() for part in parts]
         t = self.t.remainder(len(self.batches))
         batch, weight = (table.index_select(0, t)[0, :size, :count] for table in (self.batches, self.weights))
-        g = (self._gradient if count is None else self._plain)(y, batch, weight)
-        rows = [value[:size] for value in self.state.values()]
-        self._advance(self.y[:size], g, self.x[:size], self.lr[:size], self.steps[:size] > self.t, rows)
+        slopes = (self._gradient if count is None else self._plain)(leaves, batch, weight)
+        lr, on = self.lr[:size], self.steps[:size] > self.t
+        if self.apart:
+            _descend(self.rule, leaves, slopes, lr, on)
+        else:
+            rows = [value[:size] for value in self.state.values()]
+            self._advance(y, *slopes, self.x[:size], lr, on, rows)
         self.t.add_(1)
 
 
@@ -164,8 +176,9 @@ class Programs:
         self._known: dict[ClientRule, Program] = {}  # by rule but for its rate, the last that was used at the end
 
     def get(
-        self, loss: Loss, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any, compiled: bool
-    ) -> Program:
+        self, loss: Loss, layout: Layout, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any,
+        compiled: bool,
+    ) -> Program:  # fmt: skip
         """One that fits such a stack."""
         name = dataclasses.replace(rule, lr=1.0)
         program = self._known.pop(name, None)
@@ -173,17 +186,45 @@ class Programs:
             program = None  # its memory is free before the next one's is taken
             while len(self._known) >= self.KEPT:
                 del self._known[next(iter(self._known))]
-            program = Program(loss, rule, x, batches, state, stream, compiled)
+            program = Program(loss, layout, rule, x, batches, state, stream, compiled)
         self._known[name] = program
         return program
 
 
-def gradient_of(loss: Loss) -> Loss:
-    def gradient(y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
-        (g,) = torch.autograd.grad(loss(y, batch, weight), y)
-        return g
+def gradient_of(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """The gradients by what the first argument lists."""
+
+    def gradient(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(loss(leaves, batch, weight), leaves, allow_unused=True)
 
     return gradient
+
+
+def _by_vector(loss: Loss, layout: Layout) -> Callable[..., Tensor]:
+    def of_vector(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> Tensor:
+        return loss(layout.unflatten(leaves[0]), batch, weight)
+
+    return of_vector
+
+
+def _by_parameter(loss: Loss, names: Sequence[str]) -> Callable[..., Tensor]:
+    def of_parameters(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> Tensor:
+        return loss(dict(zip(names, leaves, strict=True)), batch, weight)
+
+    return of_parameters
+
+
+def _descend(
+    rule: ClientRule, leaves: Sequence[Tensor], slopes: Sequence[Tensor | None], lr: Tensor, on: Tensor
+) -> None:
+    """A plain step in place, for rows that still have steps to do."""
+    from offbeat.engine.executors import kernels
+
+    for leaf, slope in zip(leaves, slopes, strict=True):
+        if slope is None and rule.weight_decay:
+            slope = torch.zeros_like(leaf)
+        if slope is not None:
+            kernels.descend(leaf.detach(), slope, lr, on, rule.weight_decay)
 
 
 def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:

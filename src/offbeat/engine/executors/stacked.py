@@ -185,12 +185,12 @@ class _Conv2d(nn.Conv2d):
         return self.biased(self.products(x))
 
     def products(self, x: Tensor) -> Tensor:
-        if self.kernel_size == (1, 1) and set(self.padding) == {0} and self.groups == 1:
-            return self._patches(x[:, :, :: self.stride[0], :: self.stride[1]])
         if self._tiles(*x.shape[2:]):
             return self._patches(x)
         if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
             return convolution.stacked_conv2d(x, self.weight, self.stride[0], self.padding, self.groups)
+        if self.kernel_size == (1, 1) and set(self.padding) == {0} and self.groups == 1:
+            return self._patches(x[:, :, :: self.stride[0], :: self.stride[1]])
         n, out = self.weight.shape[:2]
         batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
         side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)

@@ -94,7 +94,9 @@ class Vectorised(Executor):
         batches: NDArray[np.int64], counts: NDArray[np.int64],
     ) -> tuple[Tensor, State]:  # fmt: skip
         if self.work.device.type == "cuda":
-            program = self.programs.get(self.stack.loss, rule, x, batches, state, self.stream, self.compiled)
+            program = self.programs.get(
+                self.stack.loss_of, self.work.layout, rule, x, batches, state, self.stream, self.compiled
+            )
             return program.run(x, lr, steps, state, batches, counts)
         index, weights = torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
         walk = Walk(rule, self.work.layout, x, state, self.stack.factors)
@@ -107,7 +109,7 @@ class Vectorised(Executor):
 
 def height(work: Work, bulk: int) -> int:
     """Most rows of one stack that are worth it."""
-    cache = PLAIN_BYTES if work.rule.plain else CACHE_BYTES
+    cache = PLAIN_BYTES if work.rule.plain and not work.rule.weight_decay else CACHE_BYTES
     return bulk if work.device.type == "cuda" else max(2, cache // (4 * max(1, work.layout.dim)))
 
 

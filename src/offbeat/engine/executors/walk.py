@@ -53,7 +53,8 @@ class Walk:
         self.ys = list(self.xs)
         cut = {name: torch.split(value, widths, dim=-1) for name, value in state.items()}
         self.states: list[State] = [{name: parts[i] for name, parts in cut.items()} for i in range(len(widths))]
-        self.factors = factors if self.apart and rule.plain else None
+        self.bare = rule.plain and not rule.weight_decay  # no gradient, no step
+        self.factors = factors if self.apart and self.bare else None
 
     def leaves(self, rows: int | None = None) -> list[Tensor]:
         """What to differentiate by, for the first rows."""
@@ -77,7 +78,7 @@ class Walk:
                 self._add_product(*product, lr)
         for i, g in enumerate(_owned(gradients)):
             if g is None:
-                if self.rule.plain:
+                if self.bare:
                     continue
                 g = torch.zeros_like(leaves[i])
             rows = None if g.ndim == 1 else len(g)
