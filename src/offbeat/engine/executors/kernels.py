@@ -53,19 +53,16 @@ def _products(
             a = tl.load(image + place[:, None] + c[None, :], mask=inside[:, None], other=0.0)
             b = tl.load(kernel + (tap * C + c0 + c)[:, None] + (o * K)[None, :], mask=o[None, :] < N, other=0.0)
             total = tl.dot(a, b, total, input_precision=PRECISION)
-    else:
-        for k0 in range(0, rows * columns * C, BK):
-            k = k0 + tl.arange(0, BK)
-            across, c = k // C, k % C
-            y_, x_ = top[:, None] + (across // columns)[None, :], left[:, None] + (across % columns)[None, :]
-            there = k < rows * columns * C
-            inside = wanted[:, None] & there[None, :] & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
-            shift = (across // columns * W + across % columns) * C + c
-            a = tl.load(image + ((origin + top * W + left) * C)[:, None] + shift[None, :], mask=inside, other=0.0)
-            tap = (down + across // columns * D) * KW + right + across % columns * D
-            b = tl.load(
-                kernel + (tap * C + c)[:, None] + (o * K)[None, :], mask=there[:, None] & (o[None, :] < N), other=0.0
-            )
+    else:  # so are the rows of a patch, all channels of some pixels side by side
+        ROWS: tl.constexpr = (KW * C + BK - 1) // BK
+        for step in range(rows * ROWS):
+            part = step % ROWS * BK + tl.arange(0, BK)
+            y_, x_ = top + step // ROWS, left[:, None] + (part // C)[None, :]
+            inside = (wanted & (y_ >= 0) & (y_ < H))[:, None] & (part < columns * C)[None, :] & (x_ >= 0) & (x_ < W)
+            a = tl.load(image + ((origin + y_ * W + left) * C)[:, None] + part[None, :], mask=inside, other=0.0)
+            tap = (down + step // ROWS * D) * KW + right + part // C * D
+            there = (part < columns * C)[:, None] & (o[None, :] < N)
+            b = tl.load(kernel + (tap * C + part % C)[:, None] + (o * K)[None, :], mask=there, other=0.0)
             total = tl.dot(a, b, total, input_precision=PRECISION)
     place = client * batch * OH * OW + (number * OH + row) * OW + column
     kept = wanted[:, None] & (o[None, :] < N)
@@ -77,51 +74,22 @@ def _weights(
     x, g, sums, pixels, share, clients,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr,
+    XC: tl.constexpr, XP: tl.constexpr, GC: tl.constexpr, GP: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """sums[part, k, o] = Σ_m patch(x)[m, k]·g[m, o] over the pixels m of a part of one client's batch."""
-    client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
-    K: tl.constexpr = KH * KW * C
-    k = tl.program_id(0) * BK + tl.arange(0, BK)
-    o = tl.program_id(2) * BN + tl.arange(0, BN)
-    down, right = k // C // KW, k // C % KW
-    shift = (down * W + right) * C + k % C
-    image, slope = x + client * (pixels // (OH * OW) * H * W * C), g + client * pixels * N
-    total = tl.zeros((BK, BN), dtype=tl.float32)
-    for m0 in range(0, share, BM):
-        m = part * share + m0 + tl.arange(0, BM)
-        top, left = m // OW % OH * S - PH, m % OW * S - PW
-        y_, x_ = top[:, None] + down[None, :], left[:, None] + right[None, :]
-        inside = (m[:, None] < pixels) & (k[None, :] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
-        place = (m // (OH * OW) * (H * W) + top * W + left) * C
-        a = tl.load(image + place[:, None] + shift[None, :], mask=inside, other=0.0)
-        b = tl.load(slope + (m * N)[:, None] + o[None, :], mask=(m[:, None] < pixels) & (o[None, :] < N), other=0.0)
-        total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
-    place = ((part * clients + client) * K + k[:, None]) * N + o[None, :]
-    tl.store(sums + place, total, mask=(k[:, None] < K) & (o[None, :] < N))
+    """sums[part, k, o] = Σ_m patch(x)[m, k]·g[m, o] over the pixels m of a part of one client's batch.
 
-
-@triton.jit
-def _weights_by_channel(
-    x, g, sums, pixels, share, clients,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The same for images that lie as (image, channel, row, column).
-
-    The sum runs over pixels, and tensor cores take 32-bit factors only with the terms of a sum side by side.
+    The sum runs over pixels, and tensor cores take 32-bit factors only with the terms of a sum side by side.  So either
+    factor may lie by channel: XC and XP are how far apart channels and pixels of x are, GC and GP those of g.
     """
     client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
     K: tl.constexpr = KH * KW * C
     k0 = tl.program_id(0) * BK
     k = k0 + tl.arange(0, BK)
     o = tl.program_id(2) * BN + tl.arange(0, BN)
-    down, right = k // C // KW, k // C % KW
-    shift = k % C * (H * W) + down * W + right
+    down, right, c = k // C // KW, k // C % KW, k % C
     if C % BK == 0:  # one place in the kernel: a mask for each pixel will do
-        tap = k0 // C
-        shift = (k0 % C + tl.arange(0, BK)) * (H * W) + tap // KW * W + tap % KW
+        tap, c = k0 // C, tl.multiple_of(k0 % C, BK) + tl.arange(0, BK)
     image, slope = x + client * (pixels // (OH * OW) * H * W * C), g + client * pixels * N
     total = tl.zeros((BK, BN), dtype=tl.float32)
     for m0 in range(0, share, BM):
@@ -130,16 +98,18 @@ def _weights_by_channel(
         if C % BK == 0:
             y_, x_ = top + tap // KW, left + tap % KW
             inside = ((m < pixels) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W))[None, :]
+            shift = (tap // KW * W + tap % KW) * XP + c * XC
         else:
             y_, x_ = top[None, :] + down[:, None], left[None, :] + right[:, None]
             inside = (m[None, :] < pixels) & (k[:, None] < K) & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
-        place = m // (OH * OW) * (C * H * W) + top * W + left
+            shift = c * XC + (down * W + right) * XP
+        place = m // (OH * OW) * (C * H * W) + (top * W + left) * XP
         a = tl.load(image + place[None, :] + shift[:, None], mask=inside, other=0.0)
-        place = m // (OH * OW) * (N * OH * OW) + m % (OH * OW)
+        place = m // (OH * OW) * (N * OH * OW) + m % (OH * OW) * GP
         b = tl.load(
-            slope + place[None, :] + (o * (OH * OW))[:, None], mask=(m[None, :] < pixels) & (o[:, None] < N), other=0.0
+            slope + place[:, None] + (o * GC)[None, :], mask=(m[:, None] < pixels) & (o[None, :] < N), other=0.0
         )
-        total = tl.dot(a, tl.trans(b), total, input_precision=PRECISION)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
     place = ((part * clients + client) * K + k[:, None]) * N + o[None, :]
     tl.store(sums + place, total, mask=(k[:, None] < K) & (o[None, :] < N))
 
@@ -397,26 +367,35 @@ def products(
     """
     n, columns, _ = table.shape
     batch, pixels = len(x) // n, len(x) // n * -(-out.shape[2] // spread) * -(-out.shape[3] // spread)
-    bn, bk = max(16, min(128, triton.next_power_of_2(columns))), (32 if x.shape[1] % 32 == 0 or x.shape[1] % 16 else 16)
-    bm, warps = (256, 8) if x.shape[1] % bk else (128, 8 if bn >= 64 else 4)
+    channels, bn = x.shape[1], max(16, min(128, triton.next_power_of_2(columns)))
+    if channels % 16 == 0:
+        bm, bk, warps, stages = 128, 16 if channels % 32 else 32, 8 if bn >= 64 else 4, 3
+    else:
+        bm, bk, warps, stages = 128, 16 if channels * size[1] <= 16 else 32, 4, 2
     grid = (triton.cdiv(pixels, bm) * spread**2, n, triton.cdiv(columns, bn))
     _products[grid](x, table, out, batch, *x.shape[1:], *out.shape[1:], *size, *pad, stride, spread,
-                    bm, bn, bk, precision, num_warps=warps, num_stages=3)  # fmt: skip
+                    bm, bn, bk, precision, num_warps=warps, num_stages=stages)  # fmt: skip
 
 
 def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, stride: int, precision: str) -> None:
     """Images and slopes (n·B, channels, H, W), channels-last; sums (parts, n, kh·kw·C, O)."""
     parts, n, taps, out = sums.shape
-    pixels = len(g) // n * g.shape[2] * g.shape[3]
-    kernel = _weights
-    if x.element_size() == 4 and x.shape[1] >= 16:
-        kernel, x, g = _weights_by_channel, _turned(x), _turned(g)
-    bn = max(16, min(256 if kernel is _weights_by_channel else 128, triton.next_power_of_2(out)))
-    bm, bk = (32 if x.element_size() == 4 else 64), (32 if taps < 128 else 64 if bn == 128 else 128)
+    pixels, turns = len(g) // n * g.shape[2] * g.shape[3], x.element_size() == 4 and x.shape[1] >= 16
+    bn = max(16, min(256 if turns else 128, triton.next_power_of_2(out)))
+    bm, bk, warps = 64, 64 if bn == 128 else 128, 8 if bn == 256 else 4
+    if taps < 128:
+        bk = 32
+    if x.element_size() == 4:
+        bm = 32
+        if not turns:
+            bk, warps = 16, max(1, bn // 32)
+    if turns:  # with a stride the pixels of x that are wanted would not be side by side
+        x, g = _turned(x) if stride == 1 else x, _turned(g)
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
     grid = (triton.cdiv(taps, bk), n * parts, triton.cdiv(out, bn))
-    kernel[grid](x, g, sums, pixels, share, n, *x.shape[1:], *g.shape[1:], *size, *pad, stride, bm, bn, bk, precision,
-                 num_warps=8 if bn == 256 else 4, num_stages=3)  # fmt: skip
+    _weights[grid](x, g, sums, pixels, share, n, *x.shape[1:], *g.shape[1:], *size, *pad, stride,
+                   x.stride(1), x.stride(3), g.stride(1), g.stride(3), bm, bn, bk, precision,
+                   num_warps=warps, num_stages=3)  # fmt: skip
 
 
 def depthwise(x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stride: int, spread: int) -> None:

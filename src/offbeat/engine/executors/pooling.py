@@ -1,4 +1,4 @@
-"""Bias, ReLU and max-pooling of a stack in one pass over the images, where the compiler does not see to that."""
+"""Bias, ReLU and max-pooling of a stack in one pass over the images."""
 
 from __future__ import annotations
 
@@ -16,39 +16,75 @@ def suits(x: Tensor, pool: nn.Module) -> bool:
     sides = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
     plain = [side if isinstance(side, tuple) else (side, side) for side in sides] == [(2, 2), (2, 2), (0, 0), (1, 1)]
     whole = x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0 and not pool.return_indices
-    return chip.has_kernels(x) and plain and whole and not torch.compiler.is_compiling()
+    return chip.has_kernels(x) and plain and whole
 
 
 def pooled(x: Tensor, bias: Tensor) -> Tensor:
     """max(0, largest of four + bias): (n·B, C, H, W) and (n, C) → (n·B, C, H/2, W/2), channels-last."""
-    out: Tensor = _Pooled.apply(x, bias)  # type: ignore[no-untyped-call]
+    x = x.contiguous(memory_format=torch.channels_last)
+    apply = _operator if torch.compiler.is_compiling() else _Plain.apply
+    out: Tensor = apply(x, bias)[0]  # type: ignore[no-untyped-call]
     return out
 
 
-class _Pooled(torch.autograd.Function):
+def _forward(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """What comes out, and where it comes from."""
+    from offbeat.engine.executors import kernels
+
+    out, where = _like(x, bias)
+    kernels.pool(x, bias.contiguous(), out, where)
+    return out, where
+
+
+def _backward(g: Tensor, where: Tensor, clients: int) -> tuple[Tensor, Tensor]:
+    """The gradients by x and by the bias."""
+    from offbeat.engine.executors import kernels
+
+    images, channels, height, width = g.shape
+    parts = max(1, min(images // clients * height * width // 128, 1024 // clients))
+    sums = torch.empty((parts, clients, channels), dtype=torch.float32, device=g.device)
+    out = _larger(g)
+    kernels.unpool(g.contiguous(memory_format=torch.channels_last), where, out, sums)
+    return out, sums.sum(0)
+
+
+def _like(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    images, channels, height, width = x.shape
+    shape = (images, channels, height // 2, width // 2)
+    out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    return out, torch.empty_like(out, dtype=torch.uint8)
+
+
+def _larger(g: Tensor) -> Tensor:
+    images, channels, height, width = g.shape
+    shape = (images, channels, 2 * height, 2 * width)
+    return torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=torch.channels_last)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.clients = inputs[1].shape[0]
+    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # zeros for where
+
+
+class _Plain(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
-        from offbeat.engine.executors import kernels
+    def forward(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        return _forward(x, bias)
 
-        x = x.contiguous(memory_format=torch.channels_last)
-        images, channels, height, width = x.shape
-        shape = (images, channels, height // 2, width // 2)
-        out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-        where = torch.empty_like(out, dtype=torch.uint8)
-        kernels.pool(x, bias.contiguous(), out, where)
-        ctx.save_for_backward(where)
-        ctx.clients = len(bias)
-        return out
+    setup_context = staticmethod(_save)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
-        from offbeat.engine.executors import kernels
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        (where,) = ctx.saved_tensors
+        return _backward(g, where, ctx.clients)
 
-        (where,), n = ctx.saved_tensors, ctx.clients
-        images, channels, height, width = g.shape
-        parts = max(1, min(images // n * height * width // 256, 1024 // n))
-        sums = torch.empty((parts, n, channels), dtype=torch.float32, device=g.device)
-        shape = (images, channels, 2 * height, 2 * width)
-        out = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=torch.channels_last)
-        kernels.unpool(g.contiguous(memory_format=torch.channels_last), where, out, sums)
-        return out, sums.sum(0)
+
+_operator = torch.library.custom_op("offbeat::pool", _forward, mutates_args=())
+_operator_back = torch.library.custom_op("offbeat::pool_back", _backward, mutates_args=())
+_operator.register_fake(_like)
+_operator_back.register_fake(
+    lambda g, where, clients: (_larger(g), g.new_empty((clients, g.shape[1]), dtype=torch.float32))
+)
+_operator.register_autograd(lambda ctx, g, _: _operator_back(g, *ctx.saved_tensors, ctx.clients), setup_context=_save)

@@ -26,7 +26,10 @@ from offbeat.engine.executors import chip
 from offbeat.errors import first_line
 from offbeat.vector import Layout
 
-LADDER = [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256]
+LADDER = [
+    1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 45, 50, 56, 64, 72, 80, 90, 100, 112, 120, 128,
+    144, 160, 180, 200, 224, 256,
+]  # fmt: skip
 
 ALIGN = 64  # numbers
 # Several executors may share a function, and none of them may change what is made of it for another: a batch of another
@@ -59,7 +62,8 @@ class Program:
         self.layout = layout
         steps = 1 << (len(batches) - 1).bit_length()
         width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled by itself
-        rows = padded(len(x)) if len(x) > 1 else 1
+        rows = padded(len(x))
+        self._least = min(rows, 2 if compiled else 1)  # a single row would be compiled by itself
         self.rule = dataclasses.replace(rule, lr=1.0)
         self.x, self.y = _aligned(x, rows), _aligned(x, rows)
         self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
@@ -125,7 +129,7 @@ class Program:
     def _sizes(self, steps: Integers) -> list[int]:
         """Rows to be computed in each step: those that still have steps to do, and some for the ladder."""
         busy = np.searchsorted(-steps, -np.arange(steps[0]))
-        return [min(padded(rows), len(self.y)) for rows in busy.tolist()]
+        return [min(max(padded(rows), self._least), len(self.y)) for rows in busy.tolist()]
 
     def _capture(self, size: int) -> None:
         """Compile and capture the step for stacks of this size, on rows that do not move: they have no steps to do."""
