@@ -39,7 +39,9 @@ TRIED_STEPS = 10  # at most, of each client on trial: what a job costs beside it
 TRIED_SECONDS = 0.5  # for each candidate, after it has been set up
 AHEAD = 1.1  # a candidate replaces an earlier one that is slower than this
 HEAVY = 1000.0  # client-steps a second, under which processes are worth their messages
-SHORT = 10.0  # seconds: a run that the first candidate does in less is not worth trying others, nor their other bits
+# Seconds: a run that the first candidate does in less is not worth trying others, nor their other bits.  To try one
+# takes about a second, and four where it must be captured.
+SHORT = {"cpu": 10.0, "cuda": 40.0}
 
 _LOG = logging.getLogger("offbeat")
 _CHOSEN: dict[object, tuple[str, dict[str, float]]] = {}
@@ -95,7 +97,7 @@ def _fastest(work: Work, together: int, rounds: int) -> tuple[str, dict[str, flo
             except ConfigError:  # a child of this program cannot differentiate
                 continue
         best = name if rates[name] > AHEAD * rates[best] else best
-        if steps < SHORT * rates[best]:
+        if steps < SHORT[work.device.type] * rates[best]:
             break
     told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
     _LOG.info("executor %s (client-steps a second on trial: %s)", best, told)

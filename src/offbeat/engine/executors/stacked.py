@@ -87,7 +87,7 @@ class Stack:
             alone = [functional_call(work.module, work.layout.unflatten(row), (inputs[i],)) for i, row in enumerate(y)]
             expected = torch.stack(alone)
             return bool((together - expected).norm() <= 0.03 * expected.norm())  # in TF32, through many layers
-        except (RuntimeError, ValueError, TypeError, IndexError):
+        except Exception:  # whatever the model or a kernel may raise
             return False
         finally:
             work.module.train(modes[0]), twin.train(modes[1])
