@@ -15,7 +15,7 @@ from offbeat.engine.executors import Sequential, chip, normalisation, pooling
 from offbeat.engine.executors.convolution import stacked_conv2d
 from offbeat.engine.executors.stacked import Stack
 from offbeat.messages import Update
-from offbeat.models import CNN, ConvMixer, Model
+from offbeat.models import CNN, ConvMixer, Model, ResNet18
 
 pytest.importorskip("triton")
 kernels = pytest.importorskip("offbeat.engine.executors.kernels")
@@ -103,9 +103,15 @@ def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain:
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU whole executors are tested, in test_gpu.py")
 @pytest.mark.usefixtures("kernels_everywhere")
 @pytest.mark.parametrize(
-    "model", [CNN(), ConvMixer(dim=8, depth=1, kernel=3, patch=2, groups=4)], ids=lambda m: type(m).__name__
+    ("model", "momentum"),
+    [
+        (CNN(), 0.0),
+        (CNN(), 0.9),
+        (ConvMixer(dim=8, depth=1, kernel=3, patch=2, groups=4), 0.9),
+        (ResNet18(width=4, groups=2), 0.0),
+    ],
+    ids=lambda m: type(m).__name__,
 )
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_step_made_of_them(model: Model, momentum: float) -> None:
     """The program that a GPU captures, on its memory, against the plain executor: one client stops after one step."""
     rule = SGD(lr=0.05, epochs=1, batch_size=4, momentum=momentum, weight_decay=0.01)
