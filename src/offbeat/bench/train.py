@@ -24,7 +24,7 @@ TOKENS, LENGTH = 80, 80  # of a Shakespeare model
 
 def rates(
     models: Sequence[str], batches: Sequence[int], groups: Sequence[int], executors: Sequence[str],
-    device: str, precision: Precision, seconds: float, repeat: int = 1, tell: Tell = silent,
+    device: str, precision: Precision, seconds: float, repeat: int = 1, compiled: bool = False, tell: Tell = silent,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """One line for every combination: client-steps a second, or why it cannot be run."""
     number, count = 0, len(models) * len(batches) * len(groups) * len(executors)
@@ -43,16 +43,16 @@ def rates(
                     yield {
                         "model": model, "parameters": work.layout.dim, "batch": batch, "group": group,
                         "executor": name, "device": device, "precision": precision,
-                        **_measured(name, work, group, seconds, repeat),
+                        **_measured(name, work, group, seconds, repeat, compiled),
                     }  # fmt: skip
 
 
-def _measured(name: str, work: Work, group: int, seconds: float, repeat: int) -> dict[str, Any]:
-    """The executor as a run would have it, on `group` clients at a time."""
+def _measured(name: str, work: Work, group: int, seconds: float, repeat: int, compiled: bool) -> dict[str, Any]:
+    """The executor as a run would have it, on `group` clients at a time; only long runs on a GPU are compiled."""
     if reason := why_not(name, work):
         return {"refused": reason}
     executor = EXECUTORS[name](work)
-    executor.bulk = group
+    executor.bulk, executor.compiled = group, executor.compiled and compiled
     tasks = trial(work, group, work.steps(0))
     started = time.perf_counter()
     try:
@@ -62,6 +62,7 @@ def _measured(name: str, work: Work, group: int, seconds: float, repeat: int) ->
     finally:
         executor.close()
     return {
+        "compiled": executor.compiled,
         "client_steps_per_second": found[len(found) // 2],
         "least": found[0],
         "most": found[-1],

@@ -93,6 +93,7 @@ def server(
 @click.option("--executor", "executors", multiple=True, help="All of them when none is named.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--precision", type=click.Choice(["float32", "tf32", "bfloat16"]), default="tf32", show_default=True)
+@click.option("--compile", "compiled", is_flag=True, help="Steps on a GPU, as in long runs.")
 @click.option("--seconds", type=float, default=3.0, show_default=True, help="For each measurement.")
 @click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="As lines of JSON.")
@@ -103,6 +104,7 @@ def train(
     executors: Sequence[str],
     device: str,
     precision: Any,
+    compiled: bool,
     seconds: float,
     repeat: int,
     as_json: bool,
@@ -124,7 +126,7 @@ def train(
                 raise ConfigError(f"unknown name {name!r}; {nearest(name, list(known))}", key=option)
     chosen = executors or list(EXECUTORS)
     with Measuring(Console(stderr=True)) as measuring:
-        found = rates(models, batches, groups, chosen, device, precision, seconds, repeat, measuring.tell)
+        found = rates(models, batches, groups, chosen, device, precision, seconds, repeat, compiled, measuring.tell)
         rows = _rows(found, as_json)
     if not as_json:
         Console().print(tables.training_rates(rows))
