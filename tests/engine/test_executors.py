@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from offbeat.clients import SGD, ClientRule, Dyn, Prox, Scaffold
+from offbeat.clients import SGD, ClientRule, Dyn, Number, Prox, Scaffold, State
 from offbeat.data import Federated, from_arrays
 from offbeat.engine import EXECUTORS, Executor, Work, choose
 from offbeat.engine.executors import Graphs, choice, vectorised
@@ -98,6 +98,21 @@ def test_both_executors_agree_up_to_rounding_in_single_precision(model: Model) -
     js = jobs(w)
     plain, stacked = deltas("sequential", w, js), deltas("vectorised", w, js)
     assert ((stacked - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
+
+
+@dataclass(kw_only=True, frozen=True)
+class SignSGD(SGD):
+    def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
+        return y - lr * g.sign(), state
+
+
+def test_a_rule_made_of_another_has_its_own_steps() -> None:
+    """SGD's have short cuts."""
+    w = work(built(MLP(hidden=(9,))).double(), SignSGD(lr=0.01, epochs=2, batch_size=8))
+    w.x = w.x.double()
+    plain, stacked = deltas("sequential", w, jobs(w)), deltas("vectorised", w, jobs(w))
+    torch.testing.assert_close(stacked, plain, rtol=1e-9, atol=1e-11)
+    assert (plain[0] / (0.01 * w.steps(0))).abs().max() == pytest.approx(1.0), "so far goes nobody along gradients"
 
 
 @pytest.mark.parametrize("model", [MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)

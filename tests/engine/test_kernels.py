@@ -23,6 +23,18 @@ kernels = pytest.importorskip("offbeat.engine.executors.kernels")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        self.scale, self.nothing = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.empty(0))
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(x) * self.scale + self.nothing.sum()
+        return outputs
+
+
 @pytest.fixture
 def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chip, "has_kernels", lambda x: True)
@@ -121,6 +133,18 @@ def test_a_step_made_of_them(model: Model, momentum: float) -> None:
     assert program.apart == (not momentum), "parameter by parameter where the rule is plain"
     plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
     assert ((moved - torch.stack(plain)).norm(dim=1) < 1e-3 * torch.stack(plain).norm(dim=1)).all()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU whole executors are tested, in test_gpu.py")
+@pytest.mark.usefixtures("kernels_everywhere")
+def test_a_step_of_odd_parameters() -> None:
+    """One number, none at all, and one that nothing depends on."""
+    torch.manual_seed(0)
+    w = work(Odd(), SGD(lr=0.1, epochs=1, batch_size=4, weight_decay=0.1), federated(sizes=(3, 7)))
+    program, moved = run(None, w)
+    assert program.apart
+    plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
+    torch.testing.assert_close(moved, torch.stack(plain), rtol=1e-4, atol=1e-6)
 
 
 def test_kernels_that_do_not_run_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ class SGD(ClientRule):
 
     @property
     def plain(self) -> bool:
-        return not self.momentum
+        return not self.momentum and type(self).step is SGD.step
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
         return {"m": torch.zeros_like(x)} if self.momentum else {}

@@ -147,6 +147,6 @@ def _why_not_capturable(work: Work) -> str | None:
     try:
         with contextlib.closing(Graphs(work, compiled=False)) as graphs:
             outcome = graphs.train_all(trial(work, 1, 1))[0]
-    except (RuntimeError, ValueError, TypeError) as error:
+    except Exception as error:  # whatever the model, the capture or a kernel may raise
         return first_line(error)
     return str(outcome) if isinstance(outcome, DivergenceError) else None

@@ -1,6 +1,7 @@
-"""GroupNorm of a stack of models, each with its own weight and bias, over channels-last images, which are read once.
+"""GroupNorm of a stack of models, each with its own weight and bias, over channels-last images.
 
-torch's own takes images only by channel, so that every layer would turn them twice.
+They are read once, unless they are large.  torch's own takes images only by channel, so that every layer would turn
+them twice.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from offbeat.engine.executors.walk import Walk
 from offbeat.engine.work import Work
 from offbeat.seeds import key
 
-# Of parameters in one stack on a CPU: more do not stay in the cache, with all that goes with them.  Plain steps have no
-# gradients beside them.
+# Of parameters in one stack on a CPU: more do not stay in the cache, with all that goes with them.  Plain steps
+# without weight decay have no gradients beside them.
 CACHE_BYTES, PLAIN_BYTES = 6 << 20, 20 << 20
 
 

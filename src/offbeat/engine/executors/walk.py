@@ -1,8 +1,8 @@
 """Local steps, on a CPU parameter by parameter where the rule allows it.
 
 A gradient that is put together from the parameters' own only to be read once costs two passes over memory, and a step
-costs three.  Where a layer knows its weight's gradient as a product, and the step is plain, the product is added to the
-weight as it is computed, and there is no gradient at all.
+costs three.  Where a layer knows its weight's gradient as a product, and the step is plain, without weight decay, that
+product is added to the weight as it is computed, and there is no gradient at all.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Walk:
         if self.factors is not None:
             self.factors.want(leaves)
         named = zip(self.layout.names, self.layout.shapes, leaves, strict=True)
-        return {name: leaf.view(*leaf.shape[:-1], *shape) for name, shape, leaf in named}
+        return {name: leaf.view((*leaf.shape[:-1], *shape)) for name, shape, leaf in named}
 
     @torch.no_grad()
     def step(self, loss: Tensor, leaves: Sequence[Tensor], lr: Number) -> None:

@@ -30,13 +30,14 @@ def _products(
     number, row, column = m // (PIXELS_H * PIXELS_W), m // PIXELS_W % PIXELS_H, m % PIXELS_W
     wanted = number < batch
     if D == 1:  # all places of a kernel, from the first
-        down, right, rows, columns = 0, 0, KH, KW
+        down, right, rows, columns, abreast = 0, 0, KH, KW, KW
     else:
         phase_y, phase_x = tl.program_id(0) % (D * D) // D, tl.program_id(0) % D
         row, column = row * D + phase_y, column * D + phase_x
         wanted = wanted & (row < OH) & (column < OW)
         down, right = (PH + D - phase_y) % D, (PW + D - phase_x) % D
         rows, columns = (KH - down + D - 1) // D, (KW - right + D - 1) // D
+        abreast = tl.maximum(columns, 1)  # to divide by
     o = tl.program_id(2) * BN + tl.arange(0, BN)
     origin, top, left = number * (H * W), (row * S - PH + down) // D, (column * S - PW + right) // D
     image = x + client * batch * H * W * C
@@ -47,10 +48,10 @@ def _products(
         c = tl.arange(0, BK)
         for step in range(rows * columns * PIECES):
             across, c0 = step // PIECES, (step % PIECES) * BK
-            y_, x_ = top + across // columns, left + across % columns
+            y_, x_ = top + across // abreast, left + across % abreast
             inside = wanted & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
             place = (origin + y_ * W + x_) * C + c0
-            tap = (down + across // columns * D) * KW + right + across % columns * D
+            tap = (down + across // abreast * D) * KW + right + across % abreast * D
             a = tl.load(image + place[:, None] + c[None, :], mask=inside[:, None], other=0.0)
             b = tl.load(kernel + (tap * C + c0 + c)[:, None] + (o * K)[None, :], mask=o[None, :] < N, other=0.0)
             total = tl.dot(a, b, total, input_precision=PRECISION)

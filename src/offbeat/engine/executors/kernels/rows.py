@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -36,7 +38,9 @@ def keep(new: Tensor, old: Tensor, on: Tensor) -> None:
 
 def descend(y: Tensor, g: Tensor, lr: Tensor, on: Tensor, decay: float) -> None:
     """A plain step of (rows, …), each row whole in memory, along (rows, …), for the rows that are on (rows, 1)."""
-    rows, width = len(g), g[0].numel()
+    rows, width = len(g), math.prod(g.shape[1:])
+    if not width:
+        return
     g = g if g[0].is_contiguous() else g.contiguous()
     block = min(4096, triton.next_power_of_2(width))
     grid = (triton.cdiv(width, block), rows)
