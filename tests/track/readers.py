@@ -153,6 +153,8 @@ def _records(file: pathlib.Path) -> Iterator[Any]:
         if left < 7 or kind == 0:
             place += left
             continue
+        if place + 7 + length > len(raw):  # it is just being written
+            return
         body += raw[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # whole, or the last part
