@@ -40,7 +40,7 @@ TRIED_SECONDS = 0.5  # for each candidate, after it has been set up
 AHEAD = 1.1  # a candidate replaces an earlier one that is slower than this
 HEAVY = 1000.0  # client-steps a second, under which processes are worth their messages
 # Seconds: a run that the first candidate does in less is not worth trying others, nor their other bits.  To try one
-# takes about a second, and four where it must be captured.
+# takes about a second, and some where it must be captured.
 SHORT = {"cpu": 10.0, "cuda": 40.0}
 
 _LOG = logging.getLogger("offbeat")

@@ -17,7 +17,7 @@ from torch import Tensor
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import rho
 from offbeat.engine.executors.base import Outcome, Task, replayable
-from offbeat.engine.executors.program import Compiled, gradient_of
+from offbeat.engine.executors.program import Compiled, by_vector, gradient_of
 from offbeat.engine.executors.vectorised import Vectorised
 from offbeat.engine.work import Work
 from offbeat.messages import Job
@@ -150,7 +150,7 @@ class Gossip(Vectorised):
     def _gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         if not self.compiled:
             return self.stack.gradient(y, batch, weight)
-        self._fused = self._fused or Compiled(lambda leaves, *rest: self.stack.loss(leaves[0], *rest), gradient_of)
+        self._fused = self._fused or Compiled(by_vector(self.stack.loss_of, self.work.layout), gradient_of)
         g: Tensor = self._fused([y], batch, weight)[0]
         return g
 

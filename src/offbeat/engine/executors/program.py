@@ -73,7 +73,7 @@ class Program:
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
         # A plain step is done parameter by parameter: the gradient is never put together to be read once.
         self.apart = rule.plain and chip.has_kernels(x)
-        named = _by_parameter(loss, layout.names) if self.apart else _by_vector(loss, layout)
+        named = _by_parameter(loss, layout.names) if self.apart else by_vector(loss, layout)
         advance = _advance(self.rule, tuple(state))
         self._plain = gradient_of(named)
         self._gradient = Compiled(named, gradient_of) if compiled else self._plain
@@ -204,7 +204,9 @@ def gradient_of(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor | Non
     return gradient
 
 
-def _by_vector(loss: Loss, layout: Layout) -> Callable[..., Tensor]:
+def by_vector(loss: Loss, layout: Layout) -> Callable[..., Tensor]:
+    """The loss of models that lie in one list's only vectors (n, d)."""
+
     def of_vector(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> Tensor:
         return loss(layout.unflatten(leaves[0]), batch, weight)
 

@@ -64,15 +64,21 @@ def _over_groups(values, D: tl.constexpr, BC: tl.constexpr):
 
 
 @triton.jit
+def _tile(weight, bias, batch, stride, BM: tl.constexpr, BC: tl.constexpr):
+    """Which image, channels and pixels, and the client's weight and bias of these channels."""
+    image, client = tl.program_id(0).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    w, b = tl.load(weight + client * stride + c), tl.load(bias + client * stride + c)
+    return image, c, tl.arange(0, BM), w, b
+
+
+@triton.jit
 def _normalise(
     x, weight, bias, out, means, scales, batch, stride, eps,
     C: tl.constexpr, P: tl.constexpr, D: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """GroupNorm of some channels of one image with P pixels, in groups of D; each client has its weight and bias."""
-    image, client = tl.program_id(0).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
-    c = tl.program_id(1) * BC + tl.arange(0, BC)
-    m = tl.arange(0, BM)
-    w, b = tl.load(weight + client * stride + c), tl.load(bias + client * stride + c)
+    image, c, m, w, b = _tile(weight, bias, batch, stride, BM, BC)
     place, inside = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
     a = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)  # the whole image, where it fits
     total = a
@@ -116,10 +122,7 @@ def _normalise_back(
     C: tl.constexpr, P: tl.constexpr, D: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """The gradient by the image, and this image's shares of those by weight and bias."""
-    image, client = tl.program_id(0).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
-    c = tl.program_id(1) * BC + tl.arange(0, BC)
-    m = tl.arange(0, BM)
-    w, b = tl.load(weight + client * stride + c), tl.load(bias + client * stride + c)
+    image, c, m, w, b = _tile(weight, bias, batch, stride, BM, BC)
     mean, scale = tl.load(means + image * C + c), tl.load(scales + image * C + c)
     place, inside = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
     slope, normal = _slopes(g, x, place, inside, w, b, mean, scale, RELU)  # of the whole image, where it fits
