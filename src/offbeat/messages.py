@@ -35,7 +35,9 @@ class Job:
     peer_seconds: float = 0.0  # what talking to other clients takes
     compression_rate: float | None = None  # instead of the codec's own
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # what goes down beside x
-    taken: int | None = None  # the client's last job whose update was let in, 0 for none; None where none is refused
+    last_accepted_job: int | None = (
+        None  # the client's last job whose update was let in, 0 for none; None where none is refused
+    )
 
 
 @record

@@ -17,7 +17,7 @@ from torch import Tensor
 from offbeat.compression import Codec, Raw
 from offbeat.errors import OffbeatError
 from offbeat.messages import Job, Update
-from offbeat.vector import Layout
+from offbeat.vectors import Layout
 
 HEAD = 1 << 16  # bytes of a head, at most
 

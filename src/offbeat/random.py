@@ -29,12 +29,12 @@ def key(*path: int | str) -> int:
     """The key of a path of integers and names."""
     k = _GOLDEN
     for part in path:
-        k = onward(k, word(part) if isinstance(part, str) else part)
+        k = fold_in(k, word(part) if isinstance(part, str) else part)
     return k
 
 
-def onward(k: int, number: int) -> int:
-    """The key of a path that goes on with a number: onward(key(*path), n) = key(*path, n), for less work.
+def fold_in(k: int, number: int) -> int:
+    """The key of a path that goes on with a number: fold_in(key(*path), n) = key(*path, n), for less work.
 
     This is splitmix64, in whose finaliser every input bit reaches every output bit.
     """
@@ -44,7 +44,7 @@ def onward(k: int, number: int) -> int:
     return z ^ (z >> 31)
 
 
-def further(k: int, number: int, next_number: int) -> int:
+def fold_in_pair(k: int, number: int, next_number: int) -> int:
     """The same for two numbers, written out for the engine."""
     z = ((k + _GOLDEN) ^ number) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -55,8 +55,8 @@ def further(k: int, number: int, next_number: int) -> int:
     return z ^ (z >> 31)
 
 
-def onwards(k: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """onward(k, n) for every n ≥ 0."""
+def fold_in_each(k: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """fold_in(k, n) for every n ≥ 0."""
     z = np.uint64((k + _GOLDEN) & _MASK) ^ numbers.astype(np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -65,7 +65,7 @@ def onwards(k: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def uniform(k: int) -> float:
-    """A number in [0, 1) with 53 random bits: those of onward(k, 0), written out, for it is called most."""
+    """A number in [0, 1) with 53 random bits: those of fold_in(k, 0), written out, for it is called most."""
     z = (k + _GOLDEN) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -91,7 +91,7 @@ def exponential(k: int) -> float:
     return -math.log(1.0 - uniform(k))
 
 
-def words(keys: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+def random_uint64(keys: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
     """(…, count) random 64-bit words, a stream of its own for each key: splitmix64, for many keys at once."""
     with np.errstate(over="ignore"):
         z = keys[..., None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)

@@ -98,7 +98,7 @@ def blocks(v: Tensor) -> Sequence[Tensor]:
     return torch.split(v, BLOCK * torch.get_num_threads())
 
 
-def vacant(like: Tensor) -> Tensor:
+def empty_hugepages_like(like: Tensor) -> Tensor:
     """A vector as `like`, not filled.  A long one on a CPU lies in huge pages, where the system has them.
 
     malloc takes such a one from the system and returns it there each time; filling it then costs a page fault every
@@ -113,9 +113,9 @@ def vacant(like: Tensor) -> Tensor:
     return torch.frombuffer(room, dtype=like.dtype).view(like.shape)
 
 
-def ahead(x: Tensor, v: Tensor, step: float) -> Tensor:
+def add_scaled(x: Tensor, v: Tensor, step: float) -> Tensor:
     """x + step·v, a new vector."""
-    return x.add(v, alpha=step) if x.nbytes < LONG else torch.add(x, v, alpha=step, out=vacant(x))
+    return x.add(v, alpha=step) if x.nbytes < LONG else torch.add(x, v, alpha=step, out=empty_hugepages_like(x))
 
 
 def warm_up_malloc() -> None:
