@@ -22,17 +22,17 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.algorithms.combine.base import Combine
+from offbeat.aggregation.base import Aggregator
 from offbeat.errors import ConfigError
-from offbeat.options import Bound, Count, Natural, Positive
-from offbeat.vector import blocks, vacant
+from offbeat.options import Interval, NonNegativeInt, Positive, PositiveInt
+from offbeat.vectors import blocks, empty_hugepages_like
 
-Share = Annotated[float, Bound(low=0, high=0.5, open="high")]
+Share = Annotated[float, Interval(ge=0, lt=0.5)]
 Rows = list[Tensor]
 
 
 @dataclass(kw_only=True)
-class _Together(Combine):
+class _Together(Aggregator):
     state_names: ClassVar[tuple[str, ...]] = ("values", "scales")
 
     def start(self, like: Tensor, seed: int = 0, updates: int | None = None) -> None:
@@ -43,7 +43,7 @@ class _Together(Combine):
         self.values.append(value)
         self.scales.append(scale)
 
-    def take(self) -> Tensor:
+    def aggregate(self) -> Tensor:
         v = self.together()
         self.values, self.scales = [], []
         return v
@@ -58,7 +58,7 @@ class _Together(Combine):
 
     def blockwise(self, combined: Callable[[Rows], Tensor]) -> Tensor:
         """The vector whose every block is made of those of the u_i."""
-        v = vacant(self.values[0])
+        v = empty_hugepages_like(self.values[0])
         for block, rows in zip(blocks(v), self.parts(), strict=True):
             block.copy_(combined(rows))
         return v
@@ -79,7 +79,7 @@ class Median(_Together):
 class TrimmedMean(_Together):
     """The mean of every coordinate without its largest and its smallest values."""
 
-    trim: Share | Natural = 0.2
+    trim: Share | NonNegativeInt = 0.2
     """β: the share of a step's updates, rounded up, that is left out at either end; a whole number is how many."""
 
     def check(self, updates: int | None) -> None:
@@ -93,9 +93,9 @@ class TrimmedMean(_Together):
 class Krum(_Together):
     """Krum: the update whose M − f − 2 nearest others are nearest to it; multi-Krum: the mean of the best m."""
 
-    attackers: Share | Natural = 0.2
+    attackers: Share | NonNegativeInt = 0.2
     """f: how many of a step's updates may be hostile, as a share, rounded up, or as a whole number."""
-    select: Count = 1
+    select: PositiveInt = 1
     """m: how many are chosen."""
 
     def check(self, updates: int | None) -> None:
@@ -200,5 +200,5 @@ def _number(given: float | int, updates: int | None) -> int:
 
 def _at_least(needed: int, updates: int | None, what: str, why: str = "") -> None:
     if updates is not None and updates < needed:
-        words = f"{what} needs at least {needed} updates a step{why and f' ({why})'}, the dispatch makes one with "
+        words = f"{what} needs at least {needed} updates a step{why and f' ({why})'}, the scheduler makes one with "
         raise ConfigError(words + str(updates))

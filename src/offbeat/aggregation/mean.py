@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.algorithms.combine.base import Combine
+from offbeat.aggregation.base import Aggregator
 
 
 @dataclass(kw_only=True)
-class Mean(Combine):
+class Mean(Aggregator):
     """Σ scale·value / Σ weight.  One vector, however many updates make a step."""
 
     weighs: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class Mean(Combine):
             self.total.add_(value, alpha=scale)
         self.weight += weight
 
-    def take(self) -> Tensor:
+    def aggregate(self) -> Tensor:
         mean = self.total.div_(self.weight)
         self.weight = 0.0
         return mean

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from offbeat.options import Options
+from offbeat.stateful import Stateful
 
 
 @dataclass(kw_only=True)
-class Combine(Options, ABC):
-    """Small and stateful, as a server optimiser is: `add` for every update, then `take` for the step."""
+class Aggregator(Options, Stateful, ABC):
+    """Small and stateful, as a server optimizer is: `add` for every update, then `take` for the step."""
 
     weighs: ClassVar[bool] = False
     """Whether updates may have weights of their own."""
-    state_names: ClassVar[tuple[str, ...]] = ()
-    """Attributes that make up the state between two arrivals."""
 
     def check(self, updates: int | None) -> None:
         """Refuse so many updates a step; None where their number varies."""
@@ -32,12 +31,5 @@ class Combine(Options, ABC):
         """Take in scale·value.  The value is nobody's to change, so it may be kept."""
 
     @abstractmethod
-    def take(self) -> Tensor:
+    def aggregate(self) -> Tensor:
         """What they come to, and begin anew.  It is lent: it holds until something is added."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.state_names}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in self.state_names:
-            setattr(self, name, state[name])

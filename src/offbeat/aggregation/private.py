@@ -2,7 +2,7 @@
 
     u_i   an update, already scaled by its staleness;  ū_i = u_i·min(1, C/‖u_i‖)
     C, z  `clip` and `noise_multiplier`
-    M     updates a step, fixed by the dispatch
+    M     updates a step, fixed by the scheduler
     v     (Σ ū_i + N(0, z²C²·I)) / M
 
 As DP-FedAvg (McMahan, Ramage, Talwar and Zhang, ICLR 2018) with a fixed divisor, and with no gain from sampling: an
@@ -23,18 +23,18 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.algorithms.combine.base import Combine
-from offbeat.algorithms.combine.robust import length
+from offbeat.aggregation.base import Aggregator
+from offbeat.aggregation.robust import length
 from offbeat.errors import ConfigError
-from offbeat.options import Bound, NonNegative, Positive
-from offbeat.seeds import stream
+from offbeat.options import Interval, NonNegative, Positive
+from offbeat.random import stream
 
-Delta = Annotated[float, Bound(low=0, high=1, open="low high")]
+Delta = Annotated[float, Interval(gt=0, lt=1)]
 
 
 @dataclass(kw_only=True)
-class Private(Combine):
-    """Every update clipped, their sum noised and divided by the dispatch's number of updates a step."""
+class Private(Aggregator):
+    """Every update clipped, their sum noised and divided by the scheduler's number of updates a step."""
 
     clip: Positive = 1.0
     """C: largest ‖u_i‖; what is longer is made so long."""
@@ -52,7 +52,7 @@ class Private(Combine):
     def check(self, updates: int | None) -> None:
         if updates is None:
             raise ConfigError(
-                "a sum can only be hidden behind noise where every step is divided by the same number: use a dispatch "
+                "a sum can only be hidden behind noise where every step is divided by the same number: use a scheduler "
                 "with a buffer, or rounds, and a rule that takes one"
             )
 
@@ -70,7 +70,7 @@ class Private(Combine):
         self.total.add_(u * (self.clip / length(u)).clamp(max=1.0))
         self.present[client] = self.present.get(client, 0) + 1
 
-    def take(self) -> Tensor:
+    def aggregate(self) -> Tensor:
         for client, n in self.present.items():
             self.squares[client] = self.squares.get(client, 0) + n * n
             self.spent = max(self.spent, self.squares[client])
