@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from offbeat.cache.base import Change, UpdateCache
 from offbeat.compression.bits import (
     PIECE,
     Bits,
@@ -24,12 +25,11 @@ from offbeat.compression.bits import (
     span,
     unpack_piece,
 )
-from offbeat.memory.base import Change, Memory
-from offbeat.seeds import torch_stream
+from offbeat.random import torch_stream
 
 
 @dataclass(kw_only=True)
-class Quantised(Memory):
+class Quantized(UpdateCache):
     """h_i ← Q(Δ_i), really stored in bits/8·d bytes.  The mean is that of the *stored* entries."""
 
     bits: Bits = 4

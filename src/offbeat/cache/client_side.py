@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.memory.base import Change, Memory, differences, owned
+from offbeat.cache.base import Change, UpdateCache, differences, owned
 
 
 @dataclass(kw_only=True)
-class Held(Memory):
+class ClientSide(UpdateCache):
     """The memory-light form of MIFA: the client keeps h_i and sends Δ_i − h_i; the server keeps nothing but the mean.
 
     The rows here are the clients' own, simulated; the server's rules only ever see a row's change.  The trajectory is

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offbeat.memory.base import Change, Memory, differences, owned
+from offbeat.cache.base import Change, UpdateCache, differences, owned
 
 
 @dataclass(kw_only=True)
-class Dense(Memory):
+class Dense(UpdateCache):
     """Every h_i exactly as it was sent: 4·d bytes for each client that was seen, the update's own."""
 
     def __getitem__(self, client: int) -> Tensor:

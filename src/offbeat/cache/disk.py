@@ -11,19 +11,19 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from offbeat.cache.base import Change, UpdateCache, differences
 from offbeat.errors import ConfigError
-from offbeat.memory.base import Change, Memory, differences
 from offbeat.options import Positive
 
 
 @dataclass(kw_only=True)
-class Disk(Memory):
+class Disk(UpdateCache):
     """Every h_i exactly as it was sent, 4·d bytes each, in a file.
 
     A row is never overwritten while a saved state may still refer to it: the new value goes into a free slot, and the
@@ -35,6 +35,13 @@ class Disk(Memory):
     """Where the file lies; a run puts it into its own folder, elsewhere it is a temporary one."""
     budget_mb: Positive = 256.0
     """Megabytes of the file that may be mapped into RAM before they are written back and let go."""
+
+    state_names: ClassVar[tuple[str, ...]] = ("_slots", "_free", "_retired")
+
+    def use_folder(self, folder: pathlib.Path) -> None:
+        """Put the file into a folder, unless the user gave a directory."""
+        if not self.directory:
+            self.directory = str(folder)
 
     def start(self, like: Tensor, clients: int) -> None:
         super().start(like, clients)
@@ -94,13 +101,7 @@ class Disk(Memory):
         self._retired.insert(0, [])
         self._free += self._retired.pop()
         self._fresh.clear()
-        return {
-            "total": self.total, "rows": self.rows, "slots": self._slots, "free": self._free, "retired": self._retired,
-        }  # fmt: skip
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._slots, self._free, self._retired = state["slots"], state["free"], state["retired"]
+        return super().state_dict()
 
     def _release(self, client: int) -> None:
         slot = self.rows.pop(client, None)
@@ -127,13 +128,13 @@ class Disk(Memory):
             folder.mkdir(parents=True, exist_ok=True)
             if not self.directory:
                 weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            self._path = folder / "memory.bin"
-            self._lock = (folder / "memory.lock").open("w")
+            self._path = folder / "cache.bin"
+            self._lock = (folder / "cache.lock").open("w")
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._lock.close()
-                raise ConfigError(f"{folder} is in use by another memory", key="memory.directory") from None
+                raise ConfigError(f"{folder} is in use by another memory", key="cache.directory") from None
             weakref.finalize(self, self._lock.close)
         return self._path
 

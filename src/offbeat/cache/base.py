@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ import torch
 from torch import Tensor
 
 from offbeat.options import Options
-from offbeat.vector import blocks, vacant, warm_up_malloc
+from offbeat.stateful import Stateful
+from offbeat.vectors import blocks, empty_hugepages_like, warm_up_malloc
 
 Change = tuple[Tensor, Tensor]
 
 
 @dataclass(kw_only=True)
-class Memory(Options, ABC):
+class UpdateCache(Options, Stateful, ABC):
     """h_i for i = 1..N, zero until the first `store(i, …)`, and h = (1/N) Σ_i h_i.
 
     The mean follows every store in O(d); nothing is ever summed over the clients, and nothing is kept for a client
@@ -34,6 +36,8 @@ class Memory(Options, ABC):
     exact: ClassVar[bool] = True
     """Whether a row is exactly what was sent."""
 
+    base_state_names: ClassVar[tuple[str, ...]] = ("total", "rows")
+
     def start(self, like: Tensor, clients: int) -> None:
         """Forget everything; rows will have the shape, type and device of `like`."""
         self.clients = clients
@@ -44,10 +48,13 @@ class Memory(Options, ABC):
         self._lent: tuple[Tensor, Tensor] | None = None
         warm_up_malloc()
 
+    def use_folder(self, folder: pathlib.Path) -> None:
+        """Keep files in a folder, where the user gave no other place."""
+
     @property
     def mean(self) -> Tensor:
         """h = (1/N) Σ_i h_i, a new tensor."""
-        h = vacant(self.like)
+        h = empty_hugepages_like(self.like)
         for part, total in zip(self.blocks(h), self.blocks(self.total), strict=True):
             part.copy_(total / self.clients)
         return h
@@ -76,7 +83,7 @@ class Memory(Options, ABC):
         `fresh`.  A client may be there twice: both its differences count, the later value stays.  With an exact
         memory the total changes by the sum itself, so it is touched once however many are replaced.
         """
-        h, summed = self._lent = self._lent or (vacant(self.like), vacant(self.like))
+        h, summed = self._lent = self._lent or (empty_hugepages_like(self.like), empty_hugepages_like(self.like))
         last = {client: place for place, (client, _) in enumerate(fresh)}
         stays = self._exchanges([(client, fresh[place][1], key(place)) for client, place in last.items()])
         goes = [self._exchange(i, value, None) for place, (i, value) in enumerate(fresh) if last[i] != place]
@@ -120,12 +127,6 @@ class Memory(Options, ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes held for all clients' entries, the mean aside."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"total": self.total, "rows": self.rows}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.total, self.rows = state["total"], state["rows"]
 
 
 def owned(value: Tensor) -> Tensor:
