@@ -1,13 +1,13 @@
 """Server rules, one paper's algorithm a file."""
 
+from offbeat.aggregation import AGGREGATORS, Aggregator
 from offbeat.algorithms.ace import ACE, ACED
 from offbeat.algorithms.afa import AFACD, AFACS
 from offbeat.algorithms.afga import AFGA, CAFGA
 from offbeat.algorithms.area import AREA
 from offbeat.algorithms.base import Algorithm
 from offbeat.algorithms.ca2fl import CA2FL
-from offbeat.algorithms.combine import COMBINES, Combine
-from offbeat.algorithms.decentralised import DSGD, PGA, DAdam
+from offbeat.algorithms.decentralized import DSGD, PGA, DAdam
 from offbeat.algorithms.dude import DuDeASGD
 from offbeat.algorithms.fadas import FADAS
 from offbeat.algorithms.fedasync import FedAsync
@@ -17,11 +17,11 @@ from offbeat.algorithms.fedbuff import FedBuff
 from offbeat.algorithms.fedcompass import FedCompass
 from offbeat.algorithms.feddyn import FedDyn
 from offbeat.algorithms.fedfa import FedFa
-from offbeat.algorithms.fedluck import FedLuck, FedPer
+from offbeat.algorithms.fedluck import FedLuck, FedLuckFixed
 from offbeat.algorithms.fedopt import FedAdam, FedAMSGrad, FedAvgM, FedYogi
 from offbeat.algorithms.mf_ca2fl import MFCA2FL
 from offbeat.algorithms.mifa import MIFA
-from offbeat.algorithms.optimisers import OPTIMISERS, ServerOptimiser
+from offbeat.algorithms.optimizers import OPTIMIZERS, ServerOptimizer
 from offbeat.algorithms.staleness import STALENESS, Staleness
 from offbeat.algorithms.topology import TOPOLOGIES, Topology
 
@@ -42,7 +42,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "afa-cd": AFACD,
     "afa-cs": AFACS,
     "fedluck": FedLuck,
-    "fedper": FedPer,
+    "fedluck-fixed": FedLuckFixed,
     "ace": ACE,
     "aced": ACED,
     "dude-asgd": DuDeASGD,
@@ -62,21 +62,21 @@ __all__ = [
     "AFACD",
     "AFACS",
     "AFGA",
+    "AGGREGATORS",
     "ALGORITHMS",
     "AREA",
     "CA2FL",
     "CAFGA",
-    "COMBINES",
     "DSGD",
     "FADAS",
     "MFCA2FL",
     "MIFA",
-    "OPTIMISERS",
+    "OPTIMIZERS",
     "PGA",
     "STALENESS",
     "TOPOLOGIES",
+    "Aggregator",
     "Algorithm",
-    "Combine",
     "DAdam",
     "DuDeASGD",
     "FedAMSGrad",
@@ -85,13 +85,14 @@ __all__ = [
     "FedAvg",
     "FedAvgIS",
     "FedAvgM",
-    "FedBuff", "FedCompass",
+    "FedBuff",
+    "FedCompass",
     "FedDyn",
     "FedFa",
     "FedLuck",
-    "FedPer",
+    "FedLuckFixed",
     "FedYogi",
-    "ServerOptimiser",
+    "ServerOptimizer",
     "Staleness",
     "Topology",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """ACE and ACED: all clients' latest updates, at every arrival.  arXiv 2511.19066.
 
-    G_j   memory[j], the latest Δ_j
+    G_j   cache[j], the latest Δ_j
     v     ACE: (1/N) Σ_j G_j      ACED: the mean over the clients whose entry is at most τ old
 
 An entry's age is counted in versions from the model that its client had pulled.  Written from the published abstract
@@ -16,63 +16,63 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.cache import Dense, UpdateCache
 from offbeat.errors import ConfigError
-from offbeat.memory import Dense, Memory
 from offbeat.messages import Job, Update
-from offbeat.options import Natural
-from offbeat.seeds import key
+from offbeat.options import NonNegativeInt
+from offbeat.random import key
 
 
 @dataclass(kw_only=True)
 class ACE(Algorithm):
-    memory: Memory = field(default_factory=Dense)
+    cache: UpdateCache = field(default_factory=Dense)
     """Where the G_j are kept."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival", "keep-busy", "buffered", "anarchic")
-    state_names: ClassVar[tuple[str, ...]] = ("memory", "arrivals")
+    schedulers: ClassVar[tuple[str, ...]] = ("per-arrival", "continuous", "buffered", "anarchic")
+    state_names: ClassVar[tuple[str, ...]] = ("cache", "arrivals")
 
     def reset(self) -> None:
-        self.memory.start(self.x, self.clients)
+        self.cache.start(self.x, self.clients)
         self.arrivals = 0
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         self.arrivals += 1
-        self.memory.store(update.client, update.delta, key(self.seed, "store", self.arrivals))
+        self.cache.store(update.client, update.delta, key(self.seed, "store", self.arrivals))
 
-    def direction(self) -> Tensor:
-        return self.memory.mean
+    def pseudo_gradient(self) -> Tensor:
+        return self.cache.mean
 
 
 @dataclass(kw_only=True)
 class ACED(Algorithm):
-    memory: Memory = field(default_factory=Dense)
+    cache: UpdateCache = field(default_factory=Dense)
     """Where the G_j are kept."""
-    max_age: Natural = 50
+    max_age: NonNegativeInt = 50
     """τ: versions after which an entry is left out."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival", "keep-busy", "buffered", "anarchic")
-    state_names: ClassVar[tuple[str, ...]] = ("memory", "arrivals", "pulled")
+    schedulers: ClassVar[tuple[str, ...]] = ("per-arrival", "continuous", "buffered", "anarchic")
+    state_names: ClassVar[tuple[str, ...]] = ("cache", "arrivals", "pulled")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.memory.readable:
-            raise ConfigError("ACED drops old entries, which a memory held by the clients cannot do", key="memory")
+        if not self.cache.readable:
+            raise ConfigError("ACED drops old entries, which a memory held by the clients cannot do", key="cache")
 
     def reset(self) -> None:
-        self.memory.start(self.x, self.clients)
+        self.cache.start(self.x, self.clients)
         self.arrivals = 0
         self.pulled: dict[int, int] = {}  # client → version of its entry, oldest store first
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         self.arrivals += 1
-        self.memory.store(update.client, update.delta, key(self.seed, "store", self.arrivals))
+        self.cache.store(update.client, update.delta, key(self.seed, "store", self.arrivals))
         self.pulled.pop(update.client, None)
         self.pulled[update.client] = job.version
 
-    def direction(self) -> Tensor | None:
+    def pseudo_gradient(self) -> Tensor | None:
         for client in [c for c, version in self.pulled.items() if self.version - version > self.max_age]:
-            self.memory.forget(client)
+            self.cache.forget(client)
             del self.pulled[client]
         if not self.pulled:
             return None
-        return self.memory.mean * (self.clients / len(self.pulled))
+        return self.cache.mean * (self.clients / len(self.pulled))

@@ -16,12 +16,12 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from offbeat.aggregation import Aggregator, Mean
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.combine import Combine, Mean
-from offbeat.memory import Dense, Memory
+from offbeat.cache import Dense, UpdateCache
 from offbeat.messages import Job, Update
 from offbeat.options import Positive
-from offbeat.seeds import key
+from offbeat.random import key
 
 Normalise = Literal["none", "steps"]
 
@@ -39,28 +39,28 @@ class AFACD(Algorithm):
     """What a worker returns: Δ_i as it is, or Δ_i·K/K_i."""
     reference_steps: Positive = 5.0
     """K, with normalise = "steps"."""
-    combine: Combine = field(default_factory=Mean)
+    aggregator: Aggregator = field(default_factory=Mean)
     """How the updates of a step become v."""
 
-    dispatches: ClassVar[tuple[str, ...]] = (
+    schedulers: ClassVar[tuple[str, ...]] = (
         "anarchic",
-        "keep-busy",
+        "continuous",
         "buffered",
         "per-arrival",
         "rounds",
         "available",
         "periodic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("combine",)
+    state_names: ClassVar[tuple[str, ...]] = ("aggregator",)
 
     def reset(self) -> None:
-        self.combine.start(self.x, self.seed, self.updates)
+        self.aggregator.start(self.x, self.seed, self.updates)
 
-    def absorb(self, job: Job, update: Update) -> None:
-        self.combine.add(update.client, returned(update, self.normalise, self.reference_steps))
+    def accumulate(self, job: Job, update: Update) -> None:
+        self.aggregator.add(update.client, returned(update, self.normalise, self.reference_steps))
 
-    def direction(self) -> Tensor:
-        return self.combine.take()
+    def pseudo_gradient(self) -> Tensor:
+        return self.aggregator.aggregate()
 
 
 @dataclass(kw_only=True)
@@ -71,28 +71,28 @@ class AFACS(Algorithm):
     """What a worker returns: Δ_i as it is, or Δ_i·K/K_i."""
     reference_steps: Positive = 5.0
     """K, with normalise = "steps"."""
-    memory: Memory = field(default_factory=Dense)
+    cache: UpdateCache = field(default_factory=Dense)
     """Where the G_i are kept."""
 
-    dispatches: ClassVar[tuple[str, ...]] = (
+    schedulers: ClassVar[tuple[str, ...]] = (
         "anarchic",
-        "keep-busy",
+        "continuous",
         "buffered",
         "per-arrival",
         "rounds",
         "available",
         "periodic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("memory", "arrivals")
+    state_names: ClassVar[tuple[str, ...]] = ("cache", "arrivals")
 
     def reset(self) -> None:
-        self.memory.start(self.x, self.clients)
+        self.cache.start(self.x, self.clients)
         self.arrivals = 0
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         self.arrivals += 1
         g = returned(update, self.normalise, self.reference_steps)
-        self.memory.store(update.client, g, key(self.seed, "store", self.arrivals))
+        self.cache.store(update.client, g, key(self.seed, "store", self.arrivals))
 
-    def direction(self) -> Tensor:
-        return self.memory.mean
+    def pseudo_gradient(self) -> Tensor:
+        return self.cache.mean

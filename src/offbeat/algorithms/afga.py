@@ -1,7 +1,7 @@
 """AFGA and CAFGA.  *Adaptive Federated Learning with Local Gossip Averaging*, Algorithms 1 and 2.
 
     N       clients, all of which start round r at x_r;  I  local iterations, `client.steps`
-    S_r     the clients that will report, |S_r| = the dispatch's concurrency
+    S_r     the clients that will report, |S_r| = the scheduler's concurrency
     S_r,t   drawn anew in every iteration, as many: only these take an SGD step
     W       mixing matrix: after every step all N models are mixed, X ← W X
     Δ_i     x_i,I − x_r of the clients in S_r
@@ -9,7 +9,7 @@
 
 CAFGA does the same inside each of K disjoint clusters of clients, with a W_k each.  The communication-adapted variants
 gossip only among the clients of S_r,t, over a topology formed anew on them: `adapted = true`.  With `gossip` and
-`resample` off the rule is FedAMSGrad.  The local work is done by `offbeat.engine.executors.gossip`.
+`resample` off the rule is FedAMSGrad.  The local work is done by `offbeat.executors.gossip`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
 from offbeat.algorithms.network import Network
-from offbeat.algorithms.optimisers import AMSGrad, ServerOptimiser
+from offbeat.algorithms.optimizers import AMSGrad, ServerOptimizer
 from offbeat.algorithms.topology import Ring, Topology
 from offbeat.messages import Job, Update
-from offbeat.options import Count, NonNegative, Positive
+from offbeat.options import NonNegative, Positive, PositiveInt
 
 
 @dataclass(kw_only=True)
 class _Gossip(Algorithm):
     eta: Positive = 0.01
-    optimiser: ServerOptimiser = field(default_factory=AMSGrad)
+    optimizer: ServerOptimizer = field(default_factory=AMSGrad)
     topology: Topology = field(default_factory=Ring)
     """W."""
     gossip: bool = True
@@ -42,10 +42,10 @@ class _Gossip(Algorithm):
     """Gossip only among the clients that have stepped."""
     peer_seconds: NonNegative = 0.0
     """Virtual seconds of one exchange between clients."""
-    clusters: Count = 1
+    clusters: PositiveInt = 1
     """K."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("rounds",)
+    schedulers: ClassVar[tuple[str, ...]] = ("rounds",)
     state_names: ClassVar[tuple[str, ...]] = ("sums", "counts")
 
     def network(self) -> Network:
@@ -62,12 +62,12 @@ class _Gossip(Algorithm):
         self.sums = self.x.new_zeros((self.clusters, *self.x.shape))
         self.counts = torch.zeros(self.clusters, dtype=self.x.dtype, device=self.x.device)
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         k = self.network().cluster(update.client, self.clients)
         self.sums[k] += update.delta
         self.counts[k] += 1
 
-    def direction(self) -> Tensor:
+    def pseudo_gradient(self) -> Tensor:
         heard = self.counts > 0
         v = (self.sums[heard] / self.counts[heard, None]).mean(dim=0)
         self.reset()
@@ -83,5 +83,5 @@ class AFGA(_Gossip):
 class CAFGA(_Gossip):
     """Disjoint clusters."""
 
-    clusters: Count = 5
+    clusters: PositiveInt = 5
     """K."""

@@ -1,11 +1,11 @@
 """AREA: asynchronous exact averaging.  Iakovidou and Kim, arXiv 2405.10123.
 
     x_i    the model that client i last uploaded, x_0 before its first
-    m_i    memory[i] = x_i − x_0
+    m_i    cache[i] = x_i − x_0
     v      (1/N) Σ over the arrivals of (x_i new − x_i old): with η = 1, x stays the mean of all x_i
 
-In the paper the client keeps its last upload and sends the residual: that is `memory = "held"`.  Written from the
-published rule; whether the paper's server steps at every arrival or in batches is left to the dispatch.
+In the paper the client keeps its last upload and sends the residual: that is `cache = "client-side"`.  Written from the
+published rule; whether the paper's server steps at every arrival or in batches is left to the scheduler.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
-from offbeat.memory import Dense, Memory
+from offbeat.cache import Dense, UpdateCache
 from offbeat.messages import Job, Update
-from offbeat.seeds import key
+from offbeat.random import key
 
 
 @dataclass(kw_only=True)
 class AREA(Algorithm):
-    memory: Memory = field(default_factory=Dense)
+    cache: UpdateCache = field(default_factory=Dense)
     """Where the models are kept."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival", "keep-busy", "buffered", "rounds", "available")
-    state_names: ClassVar[tuple[str, ...]] = ("memory", "x_0", "before", "arrivals")
+    schedulers: ClassVar[tuple[str, ...]] = ("per-arrival", "continuous", "buffered", "rounds", "available")
+    state_names: ClassVar[tuple[str, ...]] = ("cache", "x_0", "before", "arrivals")
 
     def reset(self) -> None:
-        self.memory.start(self.x, self.clients)
+        self.cache.start(self.x, self.clients)
         self.x_0 = self.x
-        self.before = self.memory.mean  # of the memory at the last step
+        self.before = self.cache.mean  # of the memory at the last step
         self.arrivals = 0
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         self.arrivals += 1
         model = job.x + update.delta
-        self.memory.store(update.client, model - self.x_0, key(self.seed, "store", self.arrivals))
+        self.cache.store(update.client, model - self.x_0, key(self.seed, "store", self.arrivals))
 
-    def direction(self) -> Tensor:
-        v = self.memory.mean - self.before
-        self.before = self.memory.mean
+    def pseudo_gradient(self) -> Tensor:
+        v = self.cache.mean - self.before
+        self.before = self.cache.mean
         return v

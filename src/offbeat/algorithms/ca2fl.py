@@ -2,12 +2,12 @@
 Cached Update Calibration*, ICLR 2024, Algorithm 1.
 
     Δ_i   update.delta, from the model of τ_i versions ago
-    h_i   memory[i], the latest Δ_i that the server has used, zero before the first
-    h     memory.mean = (1/N) Σ_i h_i
-    S_t   the updates since the last step; M of them under the paper's dispatch
+    h_i   cache[i], the latest Δ_i that the server has used, zero before the first
+    h     cache.mean = (1/N) Σ_i h_i
+    S_t   the updates since the last step; M of them under the paper's scheduler
     v     h + (1/|S_t|) Σ_{i∈S_t} (Δ_i − h_i)
 
-Under the dispatch `keep-busy` a fast client can be in S_t twice: both updates count, the memory keeps the later.
+Under the scheduler `continuous` a fast client can be in S_t twice: both updates count, the memory keeps the later.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
-from offbeat.memory import Dense, Memory
+from offbeat.cache import Dense, UpdateCache
 from offbeat.messages import Job, Update
-from offbeat.seeds import key
+from offbeat.random import key
 
 
 @dataclass(kw_only=True)
 class CA2FL(Algorithm):
-    memory: Memory = field(default_factory=Dense)
+    cache: UpdateCache = field(default_factory=Dense)
     """Where the h_i are kept."""
 
-    dispatches: ClassVar[tuple[str, ...]] = (
+    schedulers: ClassVar[tuple[str, ...]] = (
         "buffered",
-        "keep-busy",
+        "continuous",
         "per-arrival",
         "rounds",
         "available",
         "periodic",
         "anarchic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("memory", "fresh")
+    state_names: ClassVar[tuple[str, ...]] = ("cache", "fresh")
 
     def reset(self) -> None:
-        self.memory.start(self.x, self.clients)
+        self.cache.start(self.x, self.clients)
         self.fresh: list[tuple[int, Tensor]] = []  # S_t
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         self.fresh.append((update.client, update.delta))
 
-    def direction(self) -> Tensor:
+    def pseudo_gradient(self) -> Tensor:
         # h and Σ (Δ_i − h_i) over S_t, then line 11: h_i ← Δ_i for S_t, all in one pass.
-        h, differences = self.memory.replace(self.fresh, lambda place: key(self.seed, "store", self.version, place))
+        h, differences = self.cache.replace(self.fresh, lambda place: key(self.seed, "store", self.version, place))
         self.fresh = []
         return h.add_(differences, alpha=1 / self.received)  # line 9

@@ -1,6 +1,6 @@
 """DuDe-ASGD: dual-delayed asynchronous SGD.  Wang, Li and others, arXiv 2405.16966.
 
-    g̃_i   memory[i], the latest stochastic gradient of worker i, old in its model and in its data: Δ_i = −η_l·g̃_i of
+    g̃_i   cache[i], the latest stochastic gradient of worker i, old in its model and in its data: Δ_i = −η_l·g̃_i of
           a single local step
     v     (1/N) Σ_i g̃_i, kept incrementally: an arrival costs O(d) whatever N is
 
@@ -10,33 +10,15 @@ ACE's direction with single gradients instead of multi-step updates, so the clie
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from offbeat.algorithms.base import Algorithm
-from offbeat.memory import Dense, Memory
-from offbeat.messages import Job, Update
-from offbeat.seeds import key
+from offbeat.algorithms.ace import ACE
 
 
 @dataclass(kw_only=True)
-class DuDeASGD(Algorithm):
-    memory: Memory = field(default_factory=Dense)
-    """Where the gradients are kept."""
+class DuDeASGD(ACE):
+    """ACE with the stochastic gradient of a single local step."""
 
     single_step: ClassVar[bool] = True
-    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival", "keep-busy", "buffered")
-    state_names: ClassVar[tuple[str, ...]] = ("memory", "arrivals")
-
-    def reset(self) -> None:
-        self.memory.start(self.x, self.clients)
-        self.arrivals = 0
-
-    def absorb(self, job: Job, update: Update) -> None:
-        self.arrivals += 1
-        self.memory.store(update.client, update.delta, key(self.seed, "store", self.arrivals))
-
-    def direction(self) -> Tensor:
-        return self.memory.mean
+    schedulers: ClassVar[tuple[str, ...]] = ("per-arrival", "continuous", "buffered")

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from offbeat.aggregation import Aggregator, Mean
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.combine import Combine, Mean
-from offbeat.algorithms.optimisers import AMSGrad, ServerOptimiser
+from offbeat.algorithms.optimizers import AMSGrad, ServerOptimizer
 from offbeat.messages import Job, Update
 from offbeat.options import NonNegative, Positive
 
@@ -25,27 +25,27 @@ from offbeat.options import NonNegative, Positive
 @dataclass(kw_only=True)
 class FADAS(Algorithm):
     eta: Positive = 0.01
-    optimiser: ServerOptimiser = field(default_factory=AMSGrad)
+    optimizer: ServerOptimizer = field(default_factory=AMSGrad)
     tau_c: NonNegative = 1.0
     """τ_c: largest delay that does not slow the server down."""
-    combine: Combine = field(default_factory=Mean)
+    aggregator: Aggregator = field(default_factory=Mean)
     """How the updates of a step become v."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "per-arrival", "periodic", "anarchic")
-    state_names: ClassVar[tuple[str, ...]] = ("combine", "tau_max")
+    schedulers: ClassVar[tuple[str, ...]] = ("buffered", "continuous", "per-arrival", "periodic", "anarchic")
+    state_names: ClassVar[tuple[str, ...]] = ("aggregator", "tau_max")
 
     def reset(self) -> None:
-        self.combine.start(self.x, self.seed, self.updates)
+        self.aggregator.start(self.x, self.seed, self.updates)
         self.tau_max = 0
 
-    def absorb(self, job: Job, update: Update) -> None:
-        self.combine.add(update.client, update.delta)
+    def accumulate(self, job: Job, update: Update) -> None:
+        self.aggregator.add(update.client, update.delta)
         self.tau_max = max(self.tau_max, self.tau(job))
 
     def rate(self) -> float:
         return self.slowed
 
-    def direction(self) -> Tensor:
+    def pseudo_gradient(self) -> Tensor:
         self.slowed = self.eta if self.tau_max <= self.tau_c else self.eta / self.tau_max
         self.tau_max = 0
-        return self.combine.take()
+        return self.aggregator.aggregate()

@@ -18,25 +18,25 @@ from torch import Tensor
 from offbeat.algorithms.base import Algorithm
 from offbeat.algorithms.staleness import Constant, Staleness
 from offbeat.messages import Job, Update
-from offbeat.options import Bound
+from offbeat.options import Interval
 
 
 @dataclass(kw_only=True)
 class FedAsync(Algorithm):
-    alpha: Annotated[float, Bound(low=0, high=1, open="low")] = 0.6
+    alpha: Annotated[float, Interval(gt=0, le=1)] = 0.6
     """Mixing weight α."""
     staleness: Staleness = field(default_factory=Constant)
     """s(τ)."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival",)
+    schedulers: ClassVar[tuple[str, ...]] = ("per-arrival",)
     state_names: ClassVar[tuple[str, ...]] = ("v",)
 
     def reset(self) -> None:
         self.v = self.x.new_zeros(self.x.shape)
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         x_new = torch.add(job.x, update.delta, out=self.v)
         x_new.sub_(self.x).mul_(self.alpha * self.staleness(self.tau(job)))  # in place: it becomes v
 
-    def direction(self) -> Tensor:
+    def pseudo_gradient(self) -> Tensor:
         return self.v

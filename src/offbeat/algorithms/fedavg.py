@@ -15,8 +15,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from offbeat.aggregation import Aggregator, Mean
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.combine import Combine, Mean
 from offbeat.errors import ConfigError
 from offbeat.messages import Job, Update
 
@@ -25,23 +25,23 @@ from offbeat.messages import Job, Update
 class FedAvg(Algorithm):
     weighted: bool = False
     """Weigh every client by its number of examples."""
-    combine: Combine = field(default_factory=Mean)
+    aggregator: Aggregator = field(default_factory=Mean)
     """How the updates of a step become v."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("rounds", "available")
-    state_names: ClassVar[tuple[str, ...]] = ("combine",)
+    schedulers: ClassVar[tuple[str, ...]] = ("rounds", "available")
+    state_names: ClassVar[tuple[str, ...]] = ("aggregator",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weighted and not self.combine.weighs:
+        if self.weighted and not self.aggregator.weighs:
             raise ConfigError("only a mean has weights: give weighted = false", key="weighted")
 
     def reset(self) -> None:
-        self.combine.start(self.x, self.seed, self.updates)
+        self.aggregator.start(self.x, self.seed, self.updates)
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         n = float(update.examples) if self.weighted else 1.0
-        self.combine.add(update.client, update.delta, scale=n, weight=n)
+        self.aggregator.add(update.client, update.delta, scale=n, weight=n)
 
-    def direction(self) -> Tensor:
-        return self.combine.take()
+    def pseudo_gradient(self) -> Tensor:
+        return self.aggregator.aggregate()

@@ -9,6 +9,7 @@ probabilities are those of the world's availability; a law that has none is refu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,21 +22,27 @@ from offbeat.messages import Job, Update
 
 @dataclass(kw_only=True)
 class FedAvgIS(Algorithm):
-    dispatches: ClassVar[tuple[str, ...]] = ("available",)
+    schedulers: ClassVar[tuple[str, ...]] = ("available",)
     state_names: ClassVar[tuple[str, ...]] = ("total",)
+
+    def validate_participation(self, clients: int, participation: Callable[[int], float | None]) -> None:
+        """Check that every client's probability of being available is known and positive."""
+        if not all(map(participation, range(clients))):
+            raise ConfigError(
+                "importance sampling needs every client's probability of being available: use a model that has one, "
+                "such as bernoulli",
+                key="environment.availability",
+            )
 
     def reset(self) -> None:
         self.total = self.x.new_zeros(self.x.shape)
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         p = self.participation(update.client)
-        if not p:
-            raise ConfigError(
-                "importance sampling needs every client's probability of being awake", key="world.availability"
-            )
+        assert p, "validate_participation has checked this"
         self.total.add_(update.delta, alpha=1 / p)
 
-    def direction(self) -> Tensor:
+    def pseudo_gradient(self) -> Tensor:
         v = self.total / self.clients
         self.reset()
         return v

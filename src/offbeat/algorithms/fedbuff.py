@@ -1,7 +1,7 @@
 """FedBuff.  Nguyen et al., *Federated Learning with Buffered Asynchronous Aggregation*, AISTATS 2022.
 
     Δ_i   update.delta, from the model of τ_i versions ago
-    M     number of updates since the last step (the dispatch's buffer)
+    M     number of updates since the last step (the scheduler's buffer)
     s     staleness weight
     v     (1/M) Σ_{i∈S_t} s(τ_i) Δ_i, or another combination of the s(τ_i) Δ_i
 
@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from offbeat.aggregation import Aggregator, Mean
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.combine import Combine, Mean
 from offbeat.algorithms.staleness import Constant, Staleness
 from offbeat.messages import Job, Update
 
@@ -26,25 +26,25 @@ from offbeat.messages import Job, Update
 class FedBuff(Algorithm):
     staleness: Staleness = field(default_factory=Constant)
     """s(τ)."""
-    combine: Combine = field(default_factory=Mean)
+    aggregator: Aggregator = field(default_factory=Mean)
     """How the updates of a step become v."""
 
-    dispatches: ClassVar[tuple[str, ...]] = (
+    schedulers: ClassVar[tuple[str, ...]] = (
         "buffered",
-        "keep-busy",
+        "continuous",
         "per-arrival",
         "rounds",
         "available",
         "periodic",
         "anarchic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("combine",)
+    state_names: ClassVar[tuple[str, ...]] = ("aggregator",)
 
     def reset(self) -> None:
-        self.combine.start(self.x, self.seed, self.updates)
+        self.aggregator.start(self.x, self.seed, self.updates)
 
-    def absorb(self, job: Job, update: Update) -> None:
-        self.combine.add(update.client, update.delta, scale=self.staleness(self.tau(job)))
+    def accumulate(self, job: Job, update: Update) -> None:
+        self.aggregator.add(update.client, update.delta, scale=self.staleness(self.tau(job)))
 
-    def direction(self) -> Tensor:
-        return self.combine.take()
+    def pseudo_gradient(self) -> Tensor:
+        return self.aggregator.aggregate()

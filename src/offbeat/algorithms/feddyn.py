@@ -4,7 +4,7 @@
     h     ← h − (α/N) Σ_{i∈S} Δ_i
     v     mean_S(y_K) − h/α − x, so that with η = 1: x ← mean of the received models − h/α
 
-Under an asynchronous dispatch the received models y_K = job.x + Δ_i start from older versions; the rule is unchanged.
+Under an asynchronous scheduler the received models y_K = job.x + Δ_i start from older versions; the rule is unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.base import Algorithm, Settings
+from offbeat.errors import ConfigError
 from offbeat.messages import Job, Update
 from offbeat.options import Positive
 
@@ -25,16 +26,25 @@ class FedDyn(Algorithm):
     """α of the client rule `dyn`."""
 
     client_rule: ClassVar[str | None] = "dyn"
-    dispatches: ClassVar[tuple[str, ...]] = (
+    schedulers: ClassVar[tuple[str, ...]] = (
         "rounds",
         "available",
         "buffered",
-        "keep-busy",
+        "continuous",
         "per-arrival",
         "periodic",
         "anarchic",
     )
     state_names: ClassVar[tuple[str, ...]] = ("h", "models", "changes")
+
+    def validate(self, experiment: Settings) -> None:
+        """Check that server and clients use the same α."""
+        super().validate(experiment)
+        if self.alpha != experiment.client.alpha:
+            raise ConfigError(
+                f"{self.alpha:g}, but client.alpha is {experiment.client.alpha:g}: give the same value for both",
+                key="algorithm.alpha",
+            )
 
     def reset(self) -> None:
         self.h = self.x.new_zeros(self.x.shape)
@@ -44,11 +54,11 @@ class FedDyn(Algorithm):
         self.models = self.x.new_zeros(self.x.shape)
         self.changes = self.x.new_zeros(self.x.shape)
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         self.models.add_(job.x).add_(update.delta)
         self.changes.add_(update.delta)
 
-    def direction(self) -> Tensor:
+    def pseudo_gradient(self) -> Tensor:
         self.h = self.h.sub(self.changes, alpha=self.alpha / self.clients)
         v = self.models / self.received - self.h / self.alpha - self.x
         self.clear()

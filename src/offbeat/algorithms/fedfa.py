@@ -16,27 +16,27 @@ from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
 from offbeat.messages import Job, Update
-from offbeat.options import Count
+from offbeat.options import PositiveInt
 
 
 @dataclass(kw_only=True)
 class FedFa(Algorithm):
-    queue: Count = 10
+    queue: PositiveInt = 10
     """K: models that are averaged."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("per-arrival", "keep-busy", "buffered")
+    schedulers: ClassVar[tuple[str, ...]] = ("per-arrival", "continuous", "buffered")
     state_names: ClassVar[tuple[str, ...]] = ("q", "total")
 
     def reset(self) -> None:
         self.q: list[Tensor] = []
         self.total = self.x.new_zeros(self.x.shape)
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         model = job.x + update.delta
         self.q.append(model)
         self.total = self.total + model
         if len(self.q) > self.queue:
             self.total = self.total - self.q.pop(0)
 
-    def direction(self) -> Tensor:
+    def pseudo_gradient(self) -> Tensor:
         return self.total / len(self.q) - self.x

@@ -1,9 +1,9 @@
 """FedLuck: local steps and compression chosen together, periodic aggregation.  *Periodic asynchronous federated
-learning with joint adaptation*, appendix (Algorithm 1, eq. 3–7), and FedPer, the same with fixed k and δ.
+learning with joint adaptation*, appendix (Algorithm 1, eq. 3–7), and FedLuckFixed, the same with fixed k and δ.
 
     k, δ    local steps and compression rate of a device
     α_i     seconds a local step takes device i;  β_i  seconds it takes to upload the whole model
-    T̃       the server's period (dispatch `periodic`)
+    T̃       the server's period (scheduler `periodic`)
     φ       [ ((k·α_i + δ·β_i)/T̃)² (2 − δ) + 1 ] / (k·δ^e): what the convergence bound leaves of k and δ
     v       mean of the decompressed updates that arrived in the period, or another combination
 
@@ -13,27 +13,22 @@ on all but the slowest lines; the authors' code uses e = ½, the default here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.combine import Combine, Mean
+from offbeat.aggregation import Aggregator, Mean
+from offbeat.algorithms.base import Algorithm, Settings
+from offbeat.algorithms.workload import Device, Workload
 from offbeat.errors import ConfigError
+from offbeat.fedluck_objective import phi
 from offbeat.messages import Job, Update
-from offbeat.options import Bound, Count, Positive
+from offbeat.options import Interval, Positive, PositiveInt
 
-Rate = Annotated[float, Bound(low=0, high=1, open="low")]
-Grid = NDArray[np.float64]
-
-
-def phi(k: Grid | float, delta: Grid | float, alpha: float, beta: float, period: float, exponent: float = 0.5) -> Grid:
-    """φ(k, δ) for one device; arrays are broadcast, so that it can be plotted."""
-    k_, d = np.asarray(k, dtype=float), np.asarray(delta, dtype=float)
-    return np.asarray((((k_ * alpha + d * beta) / period) ** 2 * (2 - d) + 1) / (k_ * d**exponent))
+Rate = Annotated[float, Interval(gt=0, le=1)]
 
 
 def best(
@@ -50,9 +45,9 @@ def best(
 class FedLuck(Algorithm):
     weighted: bool = False
     """Weigh every client by its number of examples."""
-    min_steps: Count = 2
+    min_steps: PositiveInt = 2
     """Smallest k of the grid."""
-    max_steps: Count = 60
+    max_steps: PositiveInt = 60
     """Largest k of the grid."""
     exponent: Positive = 0.5
     """e in φ."""
@@ -60,50 +55,67 @@ class FedLuck(Algorithm):
     """α_i, one a client; empty: what the delay law `devices` says."""
     beta: tuple[Positive, ...] = ()
     """β_i, likewise."""
-    combine: Combine = field(default_factory=Mean)
+    aggregator: Aggregator = field(default_factory=Mean)
     """How the updates of a step become v."""
 
-    plans: ClassVar[bool] = True
-    dispatches: ClassVar[tuple[str, ...]] = ("periodic",)
-    state_names: ClassVar[tuple[str, ...]] = ("combine",)
+    schedulers: ClassVar[tuple[str, ...]] = ("periodic",)
+    state_names: ClassVar[tuple[str, ...]] = ("aggregator",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_steps > self.max_steps:
             raise ConfigError(f"{self.min_steps} is above max_steps = {self.max_steps}", key="min_steps")
-        if self.weighted and not self.combine.weighs:
+        if self.weighted and not self.aggregator.weighs:
             raise ConfigError("only a mean has weights: give weighted = false", key="weighted")
 
     def reset(self) -> None:
-        self.combine.start(self.x, self.seed, self.updates)
+        self.aggregator.start(self.x, self.seed, self.updates)
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         n = float(update.examples) if self.weighted else 1.0
-        self.combine.add(update.client, update.delta, scale=n, weight=n)
+        self.aggregator.add(update.client, update.delta, scale=n, weight=n)
 
-    def direction(self) -> Tensor:
-        return self.combine.take()
+    def pseudo_gradient(self) -> Tensor:
+        return self.aggregator.aggregate()
 
-    def choose(self, alpha: float, beta: float, period: float) -> tuple[int, float]:
-        """A device's (k, δ)."""
-        return best(alpha, beta, period, (self.min_steps, self.max_steps), self.exponent)
+    def validate(self, experiment: Settings) -> None:
+        """Check that the upload codec has a rate to choose."""
+        super().validate(experiment)
+        if not experiment.compression.upload.adjustable:
+            raise ConfigError("FedLuck chooses the compression rate: use top-k or random-k", key="compression.upload")
+
+    def workload(self, device: Device) -> Workload:
+        """Choose a device's (k, δ)."""
+        assert device.period is not None, "FedLuck runs under the periodic scheduler only"
+        alpha, beta = device.seconds_per_step(self.alpha), device.upload_seconds(self.beta)
+        k, delta = best(alpha, beta, device.period, (self.min_steps, self.max_steps), self.exponent)
+        return Workload(k, compression_rate=delta)
+
+    def describe_plan(self, devices: Sequence[Device]) -> dict[str, Any]:
+        """Return T̃, e and each device's k, δ, α and β."""
+        plan = []
+        for device in devices:
+            chosen = self.workload(device)
+            alpha, beta = device.seconds_per_step(self.alpha), device.upload_seconds(self.beta)
+            plan.append([chosen.steps, chosen.compression_rate or 1.0, alpha, beta])
+        return {"period": devices[0].period, "exponent": self.exponent, "plan": plan}
 
 
 @dataclass(kw_only=True)
-class FedPer(Algorithm):
+class FedLuckFixed(Algorithm):
     """The fixed pair: k is `client.steps`, δ the rate of `compression.upload`."""
 
-    combine: Combine = field(default_factory=Mean)
+    aggregator: Aggregator = field(default_factory=Mean)
     """How the updates of a step become v."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("periodic",)
-    state_names: ClassVar[tuple[str, ...]] = ("combine",)
+    schedulers: ClassVar[tuple[str, ...]] = ("periodic",)
+    state_names: ClassVar[tuple[str, ...]] = ("aggregator",)
 
     def reset(self) -> None:
-        self.combine.start(self.x, self.seed, self.updates)
+        self.aggregator.start(self.x, self.seed, self.updates)
 
-    def absorb(self, job: Job, update: Update) -> None:
-        self.combine.add(update.client, update.delta)
+    def accumulate(self, job: Job, update: Update) -> None:
+        self.aggregator.add(update.client, update.delta)
 
-    def direction(self) -> Tensor:
-        return self.combine.take()
+    def pseudo_gradient(self) -> Tensor:
+        return self.aggregator.aggregate()

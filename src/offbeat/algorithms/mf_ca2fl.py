@@ -3,7 +3,7 @@
 As CA²FL, but the server keeps h_i = Q(Δ_i) with `bits` bits a number, really packed:
 
     Q     unbiased stochastic uniform quantisation, 2^bits levels between min Δ_i and max Δ_i
-    h     memory.mean, the mean of the stored (quantised) h_i
+    h     cache.mean, the mean of the stored (quantized) h_i
     v     h + (1/|S_t|) Σ_{i∈S_t} (Δ_i − h_i), with the fresh Δ_i unquantised
 """
 
@@ -15,10 +15,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from offbeat.algorithms.base import Algorithm
+from offbeat.cache import Quantized
 from offbeat.compression.bits import Bits
-from offbeat.memory import Quantised
 from offbeat.messages import Job, Update
-from offbeat.seeds import key
+from offbeat.random import key
 
 
 @dataclass(kw_only=True)
@@ -26,27 +26,27 @@ class MFCA2FL(Algorithm):
     bits: Bits = 4
     """Bits a stored number."""
 
-    dispatches: ClassVar[tuple[str, ...]] = (
+    schedulers: ClassVar[tuple[str, ...]] = (
         "buffered",
-        "keep-busy",
+        "continuous",
         "per-arrival",
         "rounds",
         "available",
         "periodic",
         "anarchic",
     )
-    state_names: ClassVar[tuple[str, ...]] = ("memory", "fresh")
+    state_names: ClassVar[tuple[str, ...]] = ("cache", "fresh")
 
     def reset(self) -> None:
-        self.memory = Quantised(bits=self.bits)
-        self.memory.start(self.x, self.clients)
+        self.cache = Quantized(bits=self.bits)
+        self.cache.start(self.x, self.clients)
         self.fresh: list[tuple[int, Tensor]] = []  # S_t
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         self.fresh.append((update.client, update.delta))
 
-    def direction(self) -> Tensor:
+    def pseudo_gradient(self) -> Tensor:
         # h and Σ (Δ_i − h_i) over S_t, then line 11: h_i ← Q(Δ_i) for S_t, all in one pass.
-        h, differences = self.memory.replace(self.fresh, lambda place: key(self.seed, "store", self.version, place))
+        h, differences = self.cache.replace(self.fresh, lambda place: key(self.seed, "store", self.version, place))
         self.fresh = []
         return h.add_(differences, alpha=1 / self.received)  # line 9

@@ -17,7 +17,7 @@ class Network:
     clusters: int = 1
     peer_seconds: float = 0.0
     restarts: bool = True
-    """Whether all clients start each round at x; a decentralised rule goes on from its own models."""
+    """Whether all clients start each round at x; a decentralized rule goes on from its own models."""
     local: Literal["rule", "adam"] = "rule"
     """The local step: the client rule's, or Adam with moments that each client keeps."""
     average_every: int = 0

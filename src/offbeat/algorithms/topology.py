@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.errors import ConfigError
-from offbeat.options import Count, Options
-from offbeat.seeds import stream
+from offbeat.options import Options, PositiveInt
+from offbeat.random import stream
 
 Matrix = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ class RandomRegular(Topology):
     """`degree`/2 random cycles through all clients laid over each other; every edge and the client itself 1/(degree
     + 1)."""
 
-    degree: Count = 4
+    degree: PositiveInt = 4
     """Neighbours of a client; an even number."""
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """What the server does with a direction v: a plain step, momentum, or an adaptive rate for every coordinate.
 
-Any direction rule takes any of these: `algorithm = { name = "ca2fl", optimiser = "amsgrad" }`.
+Any direction rule takes any of these: `algorithm = { name = "ca2fl", optimizer = "amsgrad" }`.
 
     v     the direction, used as a pseudo-gradient that points downhill
     m, s  first and second moment;  ŝ the largest s so far (AMSGrad)
@@ -14,20 +14,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from offbeat.options import Bound, Options, Positive
-from offbeat.vector import ahead
+from offbeat.options import Interval, Options, Positive
+from offbeat.stateful import Stateful
+from offbeat.vectors import add_scaled
 
-Decay = Annotated[float, Bound(low=0, high=1, open="high")]
+Decay = Annotated[float, Interval(ge=0, lt=1)]
 
 
 @dataclass(kw_only=True)
-class ServerOptimiser(Options, ABC):
-    state_names: ClassVar[tuple[str, ...]] = ()
+class ServerOptimizer(Options, Stateful, ABC):
+    """Rule that turns the pseudo-gradient v into the next model."""
 
     def start(self, x: Tensor) -> None:
         """Forget everything."""
@@ -36,24 +37,17 @@ class ServerOptimiser(Options, ABC):
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
         """The next x, a new tensor."""
 
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.state_names}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in self.state_names:
-            setattr(self, name, state[name])
-
 
 @dataclass(kw_only=True)
-class Plain(ServerOptimiser):
+class Plain(ServerOptimizer):
     """x ← x + η·v."""
 
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
-        return ahead(x, v, eta)
+        return add_scaled(x, v, eta)
 
 
 @dataclass(kw_only=True)
-class Momentum(ServerOptimiser):
+class Momentum(ServerOptimizer):
     """m ← β·m + v;  x ← x + η·m.  Hsu, Qi and Brown 2019 (FedAvgM)."""
 
     beta: Decay = 0.9
@@ -66,11 +60,11 @@ class Momentum(ServerOptimiser):
 
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
         self.m = v.add(self.m, alpha=self.beta)
-        return ahead(x, self.m, eta)
+        return add_scaled(x, self.m, eta)
 
 
 @dataclass(kw_only=True)
-class _Adaptive(ServerOptimiser):
+class _Adaptive(ServerOptimizer):
     """m ← β₁·m + (1 − β₁)·v;  s as the subclass says;  x ← x + η·m/√(s + ε)."""
 
     beta1: Decay = 0.9
@@ -138,7 +132,7 @@ class AMSGrad(_Adaptive):
         return self.s_max
 
 
-OPTIMISERS: dict[str, type[ServerOptimiser]] = {
+OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "plain": Plain,
     "momentum": Momentum,
     "adam": Adam,

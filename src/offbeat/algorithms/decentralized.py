@@ -6,7 +6,7 @@
     PGA     DSGD, and every H steps X ← 11ᵀ/N X          Chen et al., ICML 2021
 
 A "round" is `client.steps` steps of everybody; x is the mean of all models, which is only looked at, never sent.  The
-models live at the clients (`offbeat.engine.executors.gossip`).  DAdam's published variants differ in what is mixed;
+models live at the clients (`offbeat.executors.gossip`).  DAdam's published variants differ in what is mixed;
 here the models are, the moments are not.
 """
 
@@ -17,12 +17,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from offbeat.aggregation import Mean
 from offbeat.algorithms.base import Algorithm
-from offbeat.algorithms.combine import Mean
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import Ring, Topology
 from offbeat.messages import Job, Update
-from offbeat.options import Count, NonNegative
+from offbeat.options import NonNegative, PositiveInt
 
 
 @dataclass(kw_only=True)
@@ -32,18 +32,18 @@ class _Decentralised(Algorithm):
     peer_seconds: NonNegative = 0.0
     """Virtual seconds of one exchange between clients."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("available",)
+    schedulers: ClassVar[tuple[str, ...]] = ("available",)
     state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def reset(self) -> None:
         self.mean = Mean()
         self.mean.start(self.x)
 
-    def absorb(self, job: Job, update: Update) -> None:
+    def accumulate(self, job: Job, update: Update) -> None:
         self.mean.add(update.client, update.delta)
 
-    def direction(self) -> Tensor:
-        return self.mean.take()
+    def pseudo_gradient(self) -> Tensor:
+        return self.mean.aggregate()
 
 
 @dataclass(kw_only=True)
@@ -60,7 +60,7 @@ class DAdam(_Decentralised):
 
 @dataclass(kw_only=True)
 class PGA(_Decentralised):
-    average_every: Count = 24
+    average_every: PositiveInt = 24
     """H: steps between two global averages."""
 
     def network(self) -> Network:
