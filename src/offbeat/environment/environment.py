@@ -7,21 +7,21 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from offbeat.environment.attacks import Attack
+from offbeat.environment.availability import Always, Availability
+from offbeat.environment.delays import Delay, HalfNormal, Trip
+from offbeat.environment.local_work import LocalWork, Requested
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
-from offbeat.options import Bound, Options, Positive
-from offbeat.seeds import further, key, onward, uniform, word
-from offbeat.world.attacks import Attack
-from offbeat.world.availability import Always, Availability
-from offbeat.world.delays import Delay, HalfNormal, Trip
-from offbeat.world.effort import AsAsked, Effort
+from offbeat.options import Interval, Options, Positive
+from offbeat.random import fold_in, fold_in_pair, key, uniform, word
 
 _ROOT, _DELAY = key(), word("delay")
 SLEEPS = 100_000  # spans after which a client that never wakes up is taken for dead
 
 
 @dataclass(kw_only=True, frozen=True)
-class World(Options):
+class Environment(Options):
     """Delays, losses, availability and attacks.  Its answers depend on the seed, the client and the job alone."""
 
     delay: Delay = field(default_factory=HalfNormal)
@@ -30,9 +30,9 @@ class World(Options):
     """Who can be given a job."""
     on_leave: Literal["finish", "lost", "late"] = "finish"
     """What becomes of a trip whose client falls asleep: it is finished all the same, lost, or goes on at waking up."""
-    effort: Effort = field(default_factory=AsAsked)
+    local_work: LocalWork = field(default_factory=Requested)
     """How many local steps a client does."""
-    loss: Annotated[float, Bound(low=0, high=1, open="high")] = 0.0
+    loss: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """Probability that a trip never comes back."""
     trip_timeout: Positive | None = None
     """Seconds after which the server gives a trip up and the client is free again."""
@@ -51,8 +51,8 @@ class World(Options):
         if self.loss and uniform(key(job.seed, "loss")) < self.loss:
             return limit, False
         client = job.client
-        client_key = onward(_devices(seed), client)
-        trip_key = further(_ROOT, job.seed, _DELAY)  # key(job.seed, "delay")
+        client_key = fold_in(_devices(seed), client)
+        trip_key = fold_in_pair(_ROOT, job.seed, _DELAY)  # key(job.seed, "delay")
         seconds = self.delay.seconds(Trip(client, client_key, trip_key, job.steps, bytes_down, bytes_up))
         end = now + (seconds + job.peer_seconds)
         if not isinstance(self.availability, Always):
@@ -82,14 +82,14 @@ class World(Options):
         return math.inf
 
     def check(self, clients: int) -> None:
-        """Refuse lists that do not fit the clients, and worlds in which nobody ever works."""
-        for table, law in (("delay", self.delay), ("availability", self.availability), ("effort", self.effort)):
+        """Reject lists that do not fit the clients, and environments in which no client ever works."""
+        for table, law in (("delay", self.delay), ("availability", self.availability), ("local_work", self.local_work)):
             for name in law.per_client:
                 values = getattr(law, name)
                 if isinstance(values, tuple) and values and len(values) != clients:
-                    raise ConfigError(f"{len(values)} values for {clients} clients", key=f"world.{table}.{name}")
+                    raise ConfigError(f"{len(values)} values for {clients} clients", key=f"environment.{table}.{name}")
         if not any(self.availability.probability_of(client) != 0 for client in range(clients)):
-            raise ConfigError("nobody is ever awake", key="world.availability.probability")
+            raise ConfigError("nobody is ever awake", key="environment.availability.probability")
         if self.attack is not None:
             self.attack.check(clients)
 
@@ -107,9 +107,9 @@ class World(Options):
         return self.availability.span(client, device_key(seed, client), now)[1]
 
     def steps(self, seed: int, asked: int, client: int, job_seed: int, now: float) -> int:
-        if isinstance(self.effort, AsAsked):
+        if isinstance(self.local_work, Requested):
             return asked
-        return self.effort.steps(asked, client, device_key(seed, client), job_seed, now)
+        return self.local_work.steps(asked, client, device_key(seed, client), job_seed, now)
 
 
 @functools.cache
@@ -119,4 +119,4 @@ def _devices(seed: int) -> int:
 
 def device_key(seed: int, client: int) -> int:
     """What everything random about a device follows from: key(seed, "device", client)."""
-    return onward(_devices(seed), client)
+    return fold_in(_devices(seed), client)

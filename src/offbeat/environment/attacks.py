@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from offbeat.errors import ConfigError
 from offbeat.messages import record
-from offbeat.options import Bound, Count, Natural, Options, Positive, Probability
-from offbeat.seeds import key, torch_stream, uniforms
+from offbeat.options import Finite, NonNegativeInt, Options, Positive, PositiveInt, Probability
+from offbeat.random import key, torch_stream, uniforms
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -27,7 +27,7 @@ class Attack(Options, ABC):
     share: Probability = 0.2
     """Part of the clients that attack, rounded to whole ones.  Who they are follows from the seed; a larger share has
     those of a smaller one, too."""
-    clients: tuple[Natural, ...] = ()
+    clients: tuple[NonNegativeInt, ...] = ()
     """The clients that attack, instead of a share."""
 
     def attackers(self, seed: int, clients: int) -> frozenset[int]:
@@ -41,7 +41,7 @@ class Attack(Options, ABC):
         """Refuse a list of clients that are not there."""
         wrong = [client for client in self.clients if client >= clients]
         if wrong:
-            raise ConfigError(f"{wrong[0]}, but the clients are 0 to {clients - 1}", key="world.attack.clients")
+            raise ConfigError(f"{wrong[0]}, but the clients are 0 to {clients - 1}", key="environment.attack.clients")
 
 
 class Poisoning(Attack):
@@ -67,7 +67,7 @@ class Forgery(Attack):
     replays: ClassVar[bool] = False
     """Whether `Known.first` is used; else it is not kept."""
 
-    def overhears(self) -> int:
+    def observed_count(self) -> int:
         """How many of the latest honest Δ the attackers know, most."""
         return 0
 
@@ -88,7 +88,7 @@ class SignFlip(Forgery):
 class Scaled(Forgery):
     """factor·Δ: a client that makes itself count for many, or pulls back with more weight than it has."""
 
-    factor: Annotated[float, Bound()] = 10.0
+    factor: Finite = 10.0
     """What Δ is multiplied by; it may be negative."""
 
     def forge(self, delta: Tensor, known: Known) -> Tensor:
@@ -128,11 +128,11 @@ class Omniscient(Forgery):
     that have arrived.  Before the first of them an attacker knows its own Δ alone.
     """
 
-    latest: Count = 10
+    latest: PositiveInt = 10
     """How many honest updates are known: the latest that have arrived, whatever version they started from, and whether
     or not the server let them in.  As many as its buffer holds come closest to a round."""
 
-    def overhears(self) -> int:
+    def observed_count(self) -> int:
         return self.latest
 
     def forge(self, delta: Tensor, known: Known) -> Tensor:
@@ -178,14 +178,14 @@ class ALittle(Omniscient):
 class LabelFlip(Poisoning):
     """Label y becomes classes − 1 − y, or one label becomes another."""
 
-    pair: tuple[Natural, Natural] | None = None
+    pair: tuple[NonNegativeInt, NonNegativeInt] | None = None
     """The label that becomes another, and the other; unset: all labels change."""
 
     def labels(self, y: Tensor, classes: int) -> Tensor:
         if self.pair is None:
             return classes - 1 - y
         if max(self.pair) >= classes:
-            raise ConfigError(f"{max(self.pair)}, but labels are 0 to {classes - 1}", key="world.attack.pair")
+            raise ConfigError(f"{max(self.pair)}, but labels are 0 to {classes - 1}", key="environment.attack.pair")
         return torch.where(y == self.pair[0], self.pair[1], y)
 
 

@@ -1,7 +1,7 @@
 """How long a trip takes: from the moment a job is sent to the moment its update is back.
 
 A law answers for one job.  What belongs to the client (its speed, its line) follows from the client's key, what
-belongs to the trip from the job's; see `offbeat.seeds`.
+belongs to the trip from the job's; see `offbeat.random`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Annotated, ClassVar
 
 from offbeat.errors import ConfigError
 from offbeat.messages import record
-from offbeat.options import Bound, NonNegative, Options, Positive, Probability
-from offbeat.seeds import exponential, key, normal, uniform
+from offbeat.options import Interval, NonNegative, Options, Positive, Probability
+from offbeat.random import exponential, key, normal, uniform
 
 
 @record
@@ -117,7 +117,7 @@ class LogNormal(Delay):
 
     median: Positive = 1.0
     """Seconds that half of the trips take at most."""
-    sigma: Annotated[float, Bound(low=0, high=20)] = 1.0
+    sigma: Annotated[float, Interval(ge=0, le=20)] = 1.0
     """How unlike the trips are; 0: all alike."""
 
     def seconds(self, trip: Trip) -> float:

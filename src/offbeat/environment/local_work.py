@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from offbeat.errors import ConfigError
-from offbeat.options import Count, Options, Positive, Probability
-from offbeat.seeds import key, uniform
+from offbeat.options import Options, Positive, PositiveInt, Probability
+from offbeat.random import key, uniform
 
 
-class Effort(Options, ABC):
+class LocalWork(Options, ABC):
+    exact: ClassVar[bool] = False
+    """Whether every client does exactly the steps that the server requests."""
     per_client: ClassVar[tuple[str, ...]] = ()
     """Fields that may hold one value a client."""
 
@@ -24,18 +26,20 @@ class Effort(Options, ABC):
 
 
 @dataclass(kw_only=True, frozen=True)
-class AsAsked(Effort):
+class Requested(LocalWork):
     """What the server asks for."""
+
+    exact: ClassVar[bool] = True
 
     def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
         return asked
 
 
 @dataclass(kw_only=True, frozen=True)
-class UniformSteps(Effort):
+class UniformSteps(LocalWork):
     """U{1, …, 2·mean} a trip: the dynamic local steps of the Anarchic FL experiments."""
 
-    mean: Count | None = None
+    mean: PositiveInt | None = None
     """The number that is asked for, unless it is given."""
 
     def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
@@ -43,16 +47,16 @@ class UniformSteps(Effort):
 
 
 @dataclass(kw_only=True, frozen=True)
-class PerClient(Effort):
+class PerClient(LocalWork):
     """A fixed number for each client: given, or drawn once from U{low, …, high}."""
 
     per_client: ClassVar[tuple[str, ...]] = ("values",)
 
-    values: tuple[Count, ...] = ()
+    values: tuple[PositiveInt, ...] = ()
     """Local steps, one number a client; empty: drawn."""
-    low: Count = 1
+    low: PositiveInt = 1
     """Fewest steps that are drawn."""
-    high: Count = 10
+    high: PositiveInt = 10
     """Most steps that are drawn."""
 
     def __post_init__(self) -> None:
@@ -69,7 +73,7 @@ class PerClient(Effort):
 
 
 @dataclass(kw_only=True, frozen=True)
-class Battery(Effort):
+class Battery(LocalWork):
     """As asked on the mains; on battery a share that falls with the charge.
 
     A cycle of `period` seconds begins with the share `charging` of it on the mains; then the battery empties.  Where a
@@ -89,8 +93,8 @@ class Battery(Effort):
         return max(1, round(charge * asked))
 
 
-EFFORTS: dict[str, type[Effort]] = {
-    "as-asked": AsAsked,
+LOCAL_WORK: dict[str, type[LocalWork]] = {
+    "requested": Requested,
     "uniform": UniformSteps,
     "per-client": PerClient,
     "battery": Battery,

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from offbeat.errors import ConfigError
 from offbeat.options import Options, Positive, Probability
-from offbeat.seeds import key, uniform
+from offbeat.random import key, uniform
 
 Span = tuple[bool, float]  # awake or not, and until when at least
 
 
 class Availability(Options, ABC):
+    constant: ClassVar[bool] = False
+    """Whether every client is always available."""
     per_client: ClassVar[tuple[str, ...]] = ()
     """Fields that may hold one value a client."""
 
@@ -43,6 +45,8 @@ class Availability(Options, ABC):
 @dataclass(kw_only=True, frozen=True)
 class Always(Availability):
     """Everybody, always."""
+
+    constant: ClassVar[bool] = True
 
     def span(self, client: int, client_key: int, now: float) -> Span:
         return True, math.inf

@@ -15,11 +15,11 @@ import pathlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from offbeat.environment.availability import Availability, Span
+from offbeat.environment.delays import Delay, Devices, Trip
 from offbeat.errors import DataError
-from offbeat.options import Count, NonNegative
-from offbeat.seeds import key, normal
-from offbeat.world.availability import Availability, Span
-from offbeat.world.delays import Delay, Devices, Trip
+from offbeat.options import NonNegative, PositiveInt
+from offbeat.random import key, normal
 
 KBIT = 125.0  # bytes
 
@@ -136,7 +136,7 @@ class FedScaleDevices(Delay):
 
     file: str
     """The trace, JSON, gzipped or not."""
-    examples_per_step: Count = 32
+    examples_per_step: PositiveInt = 32
     """`client.batch_size`: the trace's unit of work is an example."""
 
     def _device(self, client: int) -> tuple[float, float]:
@@ -192,7 +192,7 @@ class Mix(Delay):
 
     kind: Literal["phones", "silos", "iot"] = "phones"
     """Phones as in FedScale's trace, its fastest devices, or its slowest."""
-    examples_per_step: Count = 32
+    examples_per_step: PositiveInt = 32
     """`client.batch_size`: the figures are for one example."""
 
     def seconds(self, trip: Trip) -> float:
