@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from offbeat.options import Options
-from offbeat.seeds import torch_stream
-from offbeat.vector import Layout
+from offbeat.random import torch_stream
+from offbeat.vectors import Layout
 
 
 class Codec(Options, ABC):
@@ -20,6 +20,9 @@ class Codec(Options, ABC):
     the other end and how long it was: `carry` and `size`, which every codec computes without going through bytes.  A
     test holds the two ways against each other.
     """
+
+    adjustable: ClassVar[bool] = False
+    """Whether the compression rate can be chosen per job."""
 
     @abstractmethod
     def size(self, layout: Layout, rate: float | None = None) -> int:

@@ -22,7 +22,7 @@ PIECE = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A quantised vector: codes, 8/bits of them in a byte, between lo and lo + (2^bits − 1)·u."""
+    """A quantized vector: codes, 8/bits of them in a byte, between lo and lo + (2^bits − 1)·u."""
 
     codes: Tensor  # uint8
     lo: Tensor  # both of no dimension, in the precision of the vector

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offbeat.compression.base import Codec, noise, to_bytes
 from offbeat.compression.bits import Bits, Packed, dequantise, pack, quantise, unpack
-from offbeat.vector import Layout
+from offbeat.vectors import Layout
 
 
 @dataclass(kw_only=True, frozen=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from offbeat.compression.base import Codec, to_bytes
-from offbeat.options import Bound
-from offbeat.seeds import torch_stream
-from offbeat.vector import Layout
+from offbeat.options import Interval
+from offbeat.random import torch_stream
+from offbeat.vectors import Layout
 
-Rate = Annotated[float, Bound(low=0, high=1, open="low")]
+Rate = Annotated[float, Interval(gt=0, le=1)]
 _HEADER = struct.Struct("<IB")  # number of values; 0: indices follow, 1: a bitmap follows
 
 
@@ -31,6 +31,8 @@ class TopK(Codec):
 
     Each value costs four bytes; where they stand is told by four-byte indices or by a bitmap, whichever is shorter.
     """
+
+    adjustable: ClassVar[bool] = True
 
     rate: Rate = 0.1
     """δ: share of the entries that travel."""
@@ -91,6 +93,8 @@ class RandomK(Codec):
 
     The receiver draws the same positions from a seed of eight bytes, so only the values travel.
     """
+
+    adjustable: ClassVar[bool] = True
 
     rate: Rate = 0.1
     """δ: share of the entries that travel."""

@@ -1,22 +1,22 @@
-"""Data sets and how they are divided among clients."""
+"""Datasets and their partitions among clients."""
 
 from offbeat.data.augment import AUGMENTS, Augment, CropFlip
-from offbeat.data.dataset import Dataset, Federated, from_arrays, from_datasets
+from offbeat.data.dataset import Dataset, PartitionedDataset, from_arrays, from_datasets
 from offbeat.data.files import data_dir
-from offbeat.data.partition import IID, ByOwner, Classes, Dirichlet, Partition, Quantity
+from offbeat.data.partitions import IID, Dirichlet, LabelShards, Natural, Partition, QuantitySkew
 from offbeat.data.population import Population, Sampled
 from offbeat.data.sources import CIFAR10, DATASETS, MNIST, Digits, FashionMNIST, Shakespeare, Source, Synthetic
 
 PARTITIONS: dict[str, type[Partition]] = {
     "iid": IID,
     "dirichlet": Dirichlet,
-    "classes": Classes,
-    "quantity": Quantity,
-    "natural": ByOwner,
+    "label-shards": LabelShards,
+    "quantity-skew": QuantitySkew,
+    "natural": Natural,
     "sampled": Sampled,
 }
-Divided = Federated | Population
-"""A data set and who has what of it."""
+FederatedData = PartitionedDataset | Population
+"""A dataset together with the assignment of its examples to clients."""
 
 __all__ = [
     "AUGMENTS",
@@ -26,18 +26,18 @@ __all__ = [
     "MNIST",
     "PARTITIONS",
     "Augment",
-    "ByOwner",
-    "Classes",
     "CropFlip",
     "Dataset",
     "Digits",
     "Dirichlet",
-    "Divided",
     "FashionMNIST",
-    "Federated",
+    "FederatedData",
+    "LabelShards",
+    "Natural",
     "Partition",
+    "PartitionedDataset",
     "Population",
-    "Quantity",
+    "QuantitySkew",
     "Sampled",
     "Shakespeare",
     "Source",

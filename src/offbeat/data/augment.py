@@ -1,7 +1,8 @@
-"""Changing the images of a batch at random, on the device, as they are gathered for training.
+"""Random data augmentation, applied on the device to each training batch.
 
-In two halves.  `draw` says on the CPU what happens to each example of a job, from the job's own random stream: so it
-does not depend on which jobs are trained together.  `apply` does it to any number of images at once.
+Augmentation has two parts. `draw` chooses on the CPU how to transform each example of a job. It uses the job's own
+random stream, so the result does not depend on which jobs are trained together. `apply` then transforms any number of
+images at once.
 """
 
 from __future__ import annotations
@@ -16,34 +17,54 @@ from torch import Tensor
 
 from offbeat.data.dataset import Dataset
 from offbeat.errors import ConfigError
-from offbeat.options import Natural, Options
+from offbeat.options import NonNegativeInt, Options
 
 
 class Augment(Options, ABC):
+    """Interface for data augmentation."""
+
     @abstractmethod
     def check(self, dataset: Dataset) -> None:
-        """Refuse data to which this cannot be done."""
+        """Raise a `ConfigError` if this augmentation does not apply to the dataset."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int16]:
-        """Integers (*shape, k) for `shape` examples.  All zero stands for an example that stays as it is."""
+        """Draw the random parameters of the transformation.
+
+        Args:
+            rng: The random stream of the job.
+            shape: The shape of the array of examples.
+
+        Returns:
+            Integers of shape (*shape, k). All zeros leave an example unchanged.
+        """
 
     @abstractmethod
     def apply(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Stored images (…, channels, height, width), not yet prepared, and draws (…, k) → images of the same kind."""
+        """Transform a batch of images.
+
+        Args:
+            images: Stored images (…, channels, height, width), before `Dataset.prepare`.
+            draws: The parameters (…, k) that `draw` returned.
+
+        Returns:
+            The transformed images, with the same shape and dtype.
+        """
 
 
 @dataclass(kw_only=True, frozen=True)
 class CropFlip(Augment):
-    """Shifted by up to `pad` pixels up or down and left or right, then mirrored with probability ½.
+    """Random crop and horizontal flip.
 
-    This is the usual random crop from an image padded with zeros: black, since zero is put in before `prepare`.
+    Each image is shifted by up to `pad` pixels in either direction, then mirrored with probability ½. This is the usual
+    random crop from a zero-padded image. The padding is black, because it is added before `Dataset.prepare`.
     """
 
-    pad: Natural = 4
-    """Pixels, most."""
+    pad: NonNegativeInt = 4
+    """Maximum shift in pixels."""
 
     def check(self, dataset: Dataset) -> None:
+        """Raise a `ConfigError` unless the dataset has images larger than `pad`."""
         if dataset.vocabulary is not None or len(dataset.shape) != 3:
             kind = "numbers" if dataset.vocabulary is None else "tokens"
             raise ConfigError(
@@ -52,18 +73,22 @@ class CropFlip(Augment):
             )
         if self.pad >= min(dataset.shape[1:]):
             height, width = dataset.shape[1:]
-            raise ConfigError(f"{self.pad} would shift {height}×{width} images out of sight", key="pad")
+            raise ConfigError(
+                f"a shift of {self.pad} pixels moves {height}×{width} images out of the frame; use a smaller pad",
+                key="pad",
+            )
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int16]:
-        """(dy, dx, mirrored or not): the pixel at (0, 0) comes from (dy, dx)."""
-        most = [self.pad, self.pad, 1]
-        return rng.integers([-self.pad, -self.pad, 0], most, size=(*shape, 3), endpoint=True, dtype=np.int16)
+        """Draw (dy, dx, mirrored) for each example, where output pixel (0, 0) comes from input pixel (dy, dx)."""
+        high = [self.pad, self.pad, 1]
+        return rng.integers([-self.pad, -self.pad, 0], high, size=(*shape, 3), endpoint=True, dtype=np.int16)
 
     def apply(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Shift and mirror the images, filling uncovered pixels with zeros."""
         height, width = images.shape[-2:]
         dy, dx, mirrored = (part.unsqueeze(-1) for part in draws.long().unbind(dim=-1))
         across = torch.arange(width, device=images.device)
-        rows = torch.arange(height, device=images.device) + dy  # (…, height): where each row comes from
+        rows = torch.arange(height, device=images.device) + dy  # (…, height): the source of each row
         columns = torch.where(mirrored != 0, width - 1 - across, across) + dx
         index = rows.clamp(0, height - 1).unsqueeze(-1) * width + columns.clamp(0, width - 1).unsqueeze(-2)
         pixels = images.flatten(start_dim=-2)

@@ -1,4 +1,4 @@
-"""A data set for any number of clients, whose parts are drawn when they are asked for."""
+"""Data for any number of clients, sampled on demand."""
 
 from __future__ import annotations
 
@@ -10,95 +10,109 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.dataset import Dataset, Indices
-from offbeat.data.partition import Partition, Rng
-from offbeat.options import Count, Positive
-from offbeat.seeds import onwards, words
+from offbeat.data.partitions import Partition, Rng
+from offbeat.options import Positive, PositiveInt
+from offbeat.random import fold_in_each, random_uint64
 
 
 @dataclass(kw_only=True, frozen=True)
 class Sampled(Partition):
-    """Every client has `size` examples with its own mix of labels from Dir(alpha), drawn when it is asked.
+    """`size` examples per client with a label distribution from Dir(alpha), sampled when the client is selected.
 
-    Nothing is stored for a client, so a million of them cost as much as ten.  Clients may share examples, and one may
+    Nothing is stored per client, so a million clients cost as much as ten. Clients may share examples, and a client may
     have an example twice.
     """
 
-    size: Count = 20
-    """Examples a client."""
+    size: PositiveInt = 20
+    """Examples per client."""
     alpha: Positive = 0.3
-    """Small: few labels a client; large: all alike."""
+    """Concentration: small values give each client few labels, large values make all clients alike."""
 
     def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
-        """All parts at once, for few clients; `Population` has them one by one."""
-        return list(draw(shelves(labels), np.arange(clients), self, int(rng.integers(2**63))))
+        """Sample the parts of all clients at once. `Population` samples them on demand instead."""
+        return list(sample(index_labels(labels), np.arange(clients), self, int(rng.integers(2**63))))
 
 
 @dataclass(frozen=True)
 class Population:
-    """A data set in which client i has what `Sampled` draws with its own key."""
+    """A dataset from which `Sampled` draws each client's examples with the client's own key."""
 
     dataset: Dataset
     clients: int
-    law: Sampled
+    partition: Sampled
     key: int
 
     @property
     def sizes(self) -> Indices:
-        return np.full(self.clients, self.law.size)
+        """Number of examples per client."""
+        return np.full(self.clients, self.partition.size)
 
     def size(self, client: int) -> int:
-        return self.law.size
+        """Return the number of examples of a client."""
+        return self.partition.size
 
     def indices(self, client: int) -> Indices:
-        own: Indices = self._drawn([client])[0]
-        return own
+        """Return the dataset indices of a client's examples."""
+        indices: Indices = self._sample([client])[0]
+        return indices
 
     def at(self, clients: Sequence[int], positions: Indices) -> Indices:
-        """Positions (…, clients, B) in what these clients have → indices into the data set."""
-        places = np.moveaxis(positions, -2, 0)
-        rows = self._drawn(clients)
-        found = np.take_along_axis(rows, places.reshape(len(rows), -1), axis=1).reshape(places.shape)
-        return np.moveaxis(found, 0, -2)
+        """Convert positions (…, clients, B) within the clients' own examples to indices into the dataset."""
+        positions = np.moveaxis(positions, -2, 0)
+        rows = self._sample(clients)
+        indices = np.take_along_axis(rows, positions.reshape(len(rows), -1), axis=1).reshape(positions.shape)
+        return np.moveaxis(indices, 0, -2)
 
     def label_counts(self) -> Indices:
-        """(clients, classes): how many examples of each label a client has."""
+        """Return the number of examples per client and label, as an array (clients, classes)."""
         classes = self.dataset.classes
-        labels = self.dataset.y.numpy()[self._drawn(range(self.clients))]
+        labels = self.dataset.y.numpy()[self._sample(range(self.clients))]
         return np.stack([np.bincount(row, minlength=classes) for row in labels])
 
-    def _drawn(self, clients: Sequence[int]) -> Indices:
-        return draw(self._shelves, np.asarray(clients), self.law, self.key)
+    def _sample(self, clients: Sequence[int]) -> Indices:
+        return sample(self._label_index, np.asarray(clients), self.partition, self.key)
 
     @functools.cached_property
-    def _shelves(self) -> Shelves:
-        return shelves(self.dataset.y.numpy())
+    def _label_index(self) -> LabelIndex:
+        return index_labels(self.dataset.y.numpy())
 
 
-Shelves = tuple[Indices, Indices, Indices]
-"""Examples in the order of their labels; where each label begins among them; how many it has."""
+LabelIndex = tuple[Indices, Indices, Indices]
+"""Examples sorted by label, the position of each label's first example, and the number of examples per label."""
 
 
-def shelves(labels: Indices) -> Shelves:
+def index_labels(labels: Indices) -> LabelIndex:
+    """Index the examples by label."""
     _, starts, counts = np.unique(np.sort(labels), return_index=True, return_counts=True)
     return np.argsort(labels, kind="stable"), starts, counts
 
 
-def draw(examples: Shelves, clients: Indices, law: Sampled, key: int) -> Indices:
-    """(clients, size) indices of examples.
+def sample(index: LabelIndex, clients: Indices, partition: Sampled, key: int) -> Indices:
+    """Sample examples for some clients.
 
-    Labels come from Pólya's urn, which is the same as to draw the mix from Dir(alpha) and then the labels from the mix
-    (Blackwell and MacQueen 1973), but needs one uniform number a label: with weight alpha each label is a new one, with
-    weight 1 that of an example before it.
+    Labels come from a Pólya urn. This is equivalent to drawing a distribution from Dir(alpha) and then labels from that
+    distribution (Blackwell and MacQueen, 1973), but needs only one uniform number per label: the next label is a fresh
+    draw with weight alpha per class, or repeats each earlier label with weight 1.
+
+    Args:
+        index: The examples by label.
+        clients: The clients.
+        partition: The size and the concentration.
+        key: The random key of the population.
+
+    Returns:
+        Dataset indices of shape (clients, size).
     """
-    order, starts, counts = examples
+    order, starts, counts = index
     classes = len(starts)
-    numbers = words(onwards(key, clients), 2 * law.size) >> np.uint64(11)
-    luck: NDArray[np.float64] = numbers.astype(np.float64) * 2.0**-53
-    fresh = law.alpha * classes
-    drawn = np.zeros((len(clients), law.size), dtype=np.int64)
-    for place in range(law.size):
-        ball = luck[:, place] * (fresh + place)
-        new = np.minimum(ball / law.alpha, classes - 1).astype(np.int64)
-        earlier = np.clip(ball - fresh, 0, max(place - 1, 0)).astype(np.int64)
-        drawn[:, place] = np.where(ball < fresh, new, np.take_along_axis(drawn, earlier[:, None], axis=1)[:, 0])
-    return order[starts[drawn] + (luck[:, law.size :] * counts[drawn]).astype(np.int64)]
+    bits = random_uint64(fold_in_each(key, clients), 2 * partition.size) >> np.uint64(11)
+    uniform: NDArray[np.float64] = bits.astype(np.float64) * 2.0**-53
+    fresh_weight = partition.alpha * classes
+    labels = np.zeros((len(clients), partition.size), dtype=np.int64)
+    for i in range(partition.size):
+        ball = uniform[:, i] * (fresh_weight + i)
+        fresh = np.minimum(ball / partition.alpha, classes - 1).astype(np.int64)
+        earlier = np.clip(ball - fresh_weight, 0, max(i - 1, 0)).astype(np.int64)
+        repeated = np.take_along_axis(labels, earlier[:, None], axis=1)[:, 0]
+        labels[:, i] = np.where(ball < fresh_weight, fresh, repeated)
+    return order[starts[labels] + (uniform[:, partition.size :] * counts[labels]).astype(np.int64)]

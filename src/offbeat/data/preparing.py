@@ -1,4 +1,4 @@
-"""How far the preparation of data is, for whoever wants to show it."""
+"""Progress of downloading and reading data, for whoever displays it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Preparing:
-    """What is being done at the moment."""
+    """The progress of one step of the preparation."""
 
     what: str
     done: int = 0
-    total: int | None = None  # None when nobody knows
+    total: int | None = None  # None if unknown
     in_bytes: bool = False
 
 
 Watch = Callable[[Preparing | None], None]
 
 _WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
-_NOW: ContextVar[Preparing | None] = ContextVar("now", default=None)
+_CURRENT: ContextVar[Preparing | None] = ContextVar("current", default=None)
 
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Within this, `watch` is told what is being prepared, and None when it is there."""
+    """Call `watch` with the progress of every step inside the context, and with None when all steps are complete."""
     token = _WATCH.set(watch)
     try:
         yield
@@ -36,16 +36,25 @@ def watched(watch: Watch) -> Iterator[None]:
 
 @contextlib.contextmanager
 def preparing(what: str, total: int | None = None, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """Something is being prepared; the function that this gives is told how much of it is done."""
+    """Announce a step of the preparation to the watcher, if there is one.
+
+    Args:
+        what: Name of the file or dataset.
+        total: Total number of items or bytes, or None if unknown.
+        in_bytes: Whether the amounts are bytes.
+
+    Yields:
+        A function that reports the amount completed so far.
+    """
     watch = _WATCH.get()
     if watch is None:
         yield lambda _: None
         return
-    now = Preparing(what, 0, total, in_bytes)
-    token = _NOW.set(now)
-    watch(now)
+    current = Preparing(what, 0, total, in_bytes)
+    token = _CURRENT.set(current)
+    watch(current)
     try:
-        yield lambda done: watch(replace(now, done=done))
+        yield lambda done: watch(replace(current, done=done))
     finally:
-        _NOW.reset(token)
-        watch(_NOW.get())
+        _CURRENT.reset(token)
+        watch(_CURRENT.get())

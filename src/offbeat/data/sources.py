@@ -1,8 +1,7 @@
-"""Data sets by name."""
+"""The built-in datasets."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import pathlib
 import pickle
@@ -19,79 +18,86 @@ from offbeat.data import text
 from offbeat.data.dataset import Dataset, from_arrays
 from offbeat.data.files import fetch, find, read_idx, read_text
 from offbeat.errors import DataError
-from offbeat.options import Count, NonNegative, Options
-from offbeat.seeds import stream
+from offbeat.options import NonNegative, Options, PositiveInt
+from offbeat.random import stream
 
 
 class Source(Options, ABC):
+    """Interface for sources of data."""
+
     @abstractmethod
     def load(self, folder: pathlib.Path) -> Dataset:
-        """Read the data set; `folder` is where all data sets lie."""
+        """Read the dataset, downloading it if necessary.
+
+        Args:
+            folder: The folder of all datasets.
+
+        Returns:
+            The dataset.
+
+        Raises:
+            DataError: The files are missing and cannot be downloaded, or are damaged.
+        """
 
 
 @dataclass(kw_only=True, frozen=True)
 class Digits(Source):
-    """scikit-learn's 1,797 handwritten digits, 8×8 grey: no file and no network needed.  Every fifth is for test."""
+    """scikit-learn's 1,797 handwritten digits, 8×8 grayscale.
+
+    One in five is a test example. Needs neither files nor a network connection.
+    """
 
     def load(self, folder: pathlib.Path) -> Dataset:
-        images, y = self._images()
-        x = (images / 16.0).astype(np.float32)[:, None]
+        """Read the dataset."""
+        from sklearn.datasets import load_digits  # imported here because it takes more than a second
+
+        bunch: Any = load_digits()
+        y = bunch.target
+        x = (bunch.images / 16.0).astype(np.float32)[:, None]
         order = stream("digits").permutation(len(x))
         test, train = order[::5], np.setdiff1d(order, order[::5])
         return from_arrays(x[train], y[train], x[test], y[test], classes=10)
 
-    def _images(self) -> tuple[Any, Any]:
-        """From the file itself where it can be found: to import scikit-learn takes longer than to train on it."""
-        package = importlib.util.find_spec("sklearn")
-        assert package is not None
-        assert package.origin is not None
-        file = pathlib.Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-        if file.is_file():
-            table = np.loadtxt(file, delimiter=",")
-            return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
-        from sklearn.datasets import load_digits
-
-        bunch: Any = load_digits()
-        return bunch.images, bunch.target
-
 
 @dataclass(kw_only=True, frozen=True)
 class Synthetic(Source):
-    """Gaussian clusters in `features` dimensions, one a class, `noise` wide: a problem of any size."""
+    """Gaussian clusters, one per class: a problem of any size."""
 
-    examples: Count = 10_000
-    """For training."""
-    test_examples: Count = 2_000
-    """For test."""
-    features: Count = 32
-    """Dimensions."""
-    classes: Count = 10
-    """Clusters."""
+    examples: PositiveInt = 10_000
+    """Training examples."""
+    test_examples: PositiveInt = 2_000
+    """Test examples."""
+    features: PositiveInt = 32
+    """Input dimensions."""
+    classes: PositiveInt = 10
+    """Number of classes, which is the number of clusters."""
     noise: NonNegative = 1.0
-    """Standard deviation of a cluster; its centre is about 3 from the origin."""
+    """Standard deviation of a cluster. Its center is at a distance of about 3 from the origin."""
     seed: int = 0
-    """The data's own seed: runs with different seeds see the same data."""
+    """Seed of the data, separate from the seed of the run: runs with different seeds use the same data."""
 
     def load(self, folder: pathlib.Path) -> Dataset:
+        """Read the dataset."""
         rng = stream(self.seed, "synthetic")
-        centres = rng.standard_normal((self.classes, self.features), dtype=np.float32)
-        centres *= 3.0 / np.sqrt(self.features)
+        centers = rng.standard_normal((self.classes, self.features), dtype=np.float32)
+        centers *= 3.0 / np.sqrt(self.features)
 
         def draw(n: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
             y = rng.permutation(np.arange(n) % self.classes)
-            return centres[y] + self.noise * rng.standard_normal((n, self.features), dtype=np.float32), y
+            return centers[y] + self.noise * rng.standard_normal((n, self.features), dtype=np.float32), y
 
         return from_arrays(*draw(self.examples), *draw(self.test_examples), classes=self.classes)
 
 
 class _Idx(Source):
-    """MNIST and those that share its four files."""
+    """Base class of the datasets in the four-file format of MNIST."""
 
     directory: ClassVar[str]
     address: ClassVar[str]
     checksums: ClassVar[dict[str, str]]
 
     def load(self, folder: pathlib.Path) -> Dataset:
+        """Read the dataset."""
         place = folder / self.directory
         names = list(self.checksums)
         paths = find(place, names) or find(place, [name.removesuffix(".gz") for name in names])
@@ -104,7 +110,7 @@ class _Idx(Source):
 
 @dataclass(kw_only=True, frozen=True)
 class MNIST(_Idx):
-    """70,000 handwritten digits, 28×28 grey; inputs in [0, 1], not standardised."""
+    """MNIST: 70,000 handwritten digits, 28×28 grayscale; inputs in [0, 1], not standardized."""
 
     directory: ClassVar[str] = "mnist"
     address: ClassVar[str] = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -118,7 +124,7 @@ class MNIST(_Idx):
 
 @dataclass(kw_only=True, frozen=True)
 class FashionMNIST(_Idx):
-    """70,000 pieces of clothing, 28×28 grey; inputs in [0, 1], not standardised."""
+    """Fashion-MNIST: 70,000 images of clothing, 28×28 grayscale; inputs in [0, 1], not standardized."""
 
     directory: ClassVar[str] = "fashion-mnist"
     address: ClassVar[str] = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -132,13 +138,17 @@ class FashionMNIST(_Idx):
 
 @dataclass(kw_only=True, frozen=True)
 class CIFAR10(Source):
-    """60,000 colour images, 3×32×32, standardised by channel.  Reads the binary and the python version."""
+    """CIFAR-10: 60,000 color images, 3×32×32, standardized per channel.
+
+    Reads both the binary and the Python version of the files.
+    """
 
     address: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/"
     checksums: ClassVar[dict[str, str]] = {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"}
     inside: ClassVar[tuple[str, ...]] = ("cifar-10-batches-bin", "cifar-10-batches-py")
 
     def load(self, folder: pathlib.Path) -> Dataset:
+        """Read the dataset."""
         place = folder / "cifar10"
         names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
         binary = [f"{name}.bin" for name in names]
@@ -152,25 +162,25 @@ class CIFAR10(Source):
             batches = [_cifar_binary(body, name) for body, name in zip(raw, binary, strict=True)]
         x, y = (np.concatenate(parts) for parts in zip(*batches[:5], strict=True))
         test_x, test_y = batches[5]
-        plain = from_arrays(x, y, test_x, test_y, classes=10)
+        raw_data = from_arrays(x, y, test_x, test_y, classes=10)
         return Dataset(
-            plain.x, plain.y, plain.test_x, plain.test_y, 10,
+            raw_data.x, raw_data.y, raw_data.test_x, raw_data.test_y, 10,
             mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
         )  # fmt: skip
 
 
 def _members(path: pathlib.Path, names: list[str]) -> list[bytes]:
-    """The contents of some files in a tar archive, whatever their folder in it."""
+    """Return the contents of the named files in a tar archive, whatever folder they are in."""
     try:
         with tarfile.open(path) as archive:
-            found = {pathlib.PurePosixPath(m.name).name: archive.extractfile(m) for m in archive if m.isfile()}
-            return [found[name].read() for name in names]  # type: ignore[union-attr]  # they are files
+            files = {pathlib.PurePosixPath(m.name).name: archive.extractfile(m) for m in archive if m.isfile()}
+            return [files[name].read() for name in names]  # type: ignore[union-attr]  # never None for a regular file
     except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:
-        raise DataError(f"{path} is not a whole archive of {', '.join(names)}: {error!r}") from error
+        raise DataError(f"{path} is not a complete archive of {', '.join(names)}: {error!r}") from error
 
 
 def _cifar_binary(raw: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A label byte and 3·32·32 pixel bytes an image."""
+    """Parse images that are stored as one label byte and 3·32·32 pixel bytes each."""
     if not raw or len(raw) % 3073:
         raise DataError(f"{name}: {len(raw)} bytes, expected a multiple of 3073")
     rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3073)
@@ -178,15 +188,16 @@ def _cifar_binary(raw: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 class _NumpyOnly(pickle.Unpickler):
-    """Reads the python version's pickles and nothing that could run code."""
+    """An unpickler that accepts NumPy arrays only, so that a pickle cannot run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        home = module.replace("numpy.core", "numpy._core")
-        if (home, name) in {
+        """Return an allowed class, or raise `UnpicklingError`."""
+        current = module.replace("numpy.core", "numpy._core")
+        if (current, name) in {
             ("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"),
         }:  # fmt: skip
-            return super().find_class(home, name)
-        raise pickle.UnpicklingError(f"{module}.{name} does not belong into CIFAR-10")
+            return super().find_class(current, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is not part of CIFAR-10")
 
 
 def _cifar_pickle(path: pathlib.Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -194,48 +205,52 @@ def _cifar_pickle(path: pathlib.Path) -> tuple[NDArray[np.uint8], NDArray[np.uin
         batch = _NumpyOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         x = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
         return x, np.asarray(batch[b"labels"], dtype=np.uint8)
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise DataError(f"{path} is not a batch of CIFAR-10's python version: {error}") from error
+    except Exception as error:  # a damaged pickle can raise almost anything
+        raise DataError(f"{path} is not a batch of the Python version of CIFAR-10: {error}") from error
 
 
 @dataclass(kw_only=True, frozen=True)
 class Shakespeare(Source):
-    """Scenes of Shakespeare, 1.1 MB: from 80 characters to the next one.  A role is an owner (partition `natural`).
+    """Next-character prediction on 1.1 MB of Shakespeare. Each role is an owner (partition `natural`).
 
-    As in LEAF (Caldas et al., 2018): its 80 characters (the one "$" of the text is none of them and is left out), line
-    ends as spaces, a window from every character on, the first 80 % of a role's windows for training and the rest for
-    test, except those that overlap what training has predicted; a role without a test window is left out.  Unlike LEAF
-    it is not all of Shakespeare, and the text does not name its plays: roles of one name are one role.
+    The preprocessing follows LEAF (Caldas et al., 2018): a vocabulary of 80 characters (the only other one in the text,
+    a single "$", is dropped), line ends as spaces, and a window of 80 characters starting at every character. The first
+    80 % of a role's windows are for training and the rest for testing, except those that overlap the training labels. A
+    role without test windows is dropped. Unlike LEAF, the text does not contain all plays and does not name them, so
+    roles of the same name are merged.
     """
 
-    min_examples: Count = 1
-    """Windows that a role must have at least, for training and test together."""
-    stride: Count = 1
-    """A window begins every so many characters: more make a smaller data set."""
+    min_examples: PositiveInt = 1
+    """Minimum number of windows per role, for training and testing together."""
+    stride: PositiveInt = 1
+    """Characters between the starts of consecutive windows. A larger stride gives a smaller dataset."""
 
     address: ClassVar[str] = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/"
     checksums: ClassVar[dict[str, str]] = {"input.txt": "6fb458f1232090904fb40fe944165e91"}
     length: ClassVar[int] = 80
 
     def load(self, folder: pathlib.Path) -> Dataset:
+        """Read the dataset."""
         place = folder / "shakespeare"
         paths = find(place, ["input.txt"]) or find(place, ["tinyshakespeare_input.txt"])
         if paths is None:
             fetch(place, self.address, self.checksums)
             paths = [place / "input.txt"]
-        roles = [self._role(said) for said in text.speeches(read_text(paths[0])).values()]
-        kept = [role for role in roles if role is not None]
-        if not kept:
-            raise DataError(f"{paths[0]}: none of {len(roles)} roles says enough for {self.min_examples} examples")
-        owners = np.repeat(np.arange(len(kept)), [len(y) for _, y, _, _ in kept])
-        x, y, test_x, test_y = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+        roles = [self._windows(lines) for lines in text.speeches(read_text(paths[0])).values()]
+        usable = [role for role in roles if role is not None]
+        if not usable:
+            raise DataError(
+                f"{paths[0]}: none of the {len(roles)} roles has {self.min_examples} examples; reduce min_examples"
+            )
+        owners = np.repeat(np.arange(len(usable)), [len(y) for _, y, _, _ in usable])
+        x, y, test_x, test_y = (np.concatenate(parts) for parts in zip(*usable, strict=True))
         size = len(text.CHARACTERS)
         return from_arrays(x, y, test_x, test_y, classes=size, vocabulary=size, owners=owners)
 
-    def _role(self, said: str) -> tuple[text.Tokens, text.Tokens, text.Tokens, text.Tokens] | None:
-        """Training windows and what follows them, test windows and what follows them; None for too small a role."""
-        x, y = text.windows(text.encode(said), self.length, self.stride)
-        end, begin = text.cut(len(y), self.length, self.stride, train=0.8)
+    def _windows(self, lines: str) -> tuple[text.Tokens, text.Tokens, text.Tokens, text.Tokens] | None:
+        """Return the training and test inputs and labels of a role, or None if it is too small."""
+        x, y = text.windows(text.encode(lines), self.length, self.stride)
+        end, begin = text.split_point(len(y), self.length, self.stride, train=0.8)
         if len(y) < self.min_examples or begin >= len(y):
             return None
         return x[:end], y[:end], x[begin:], y[begin:]

@@ -43,7 +43,7 @@ def image(name: str, shape: tuple[int, ...], vocabulary: int | None, least: int)
     return channels, height, width
 
 
-def normalisation(kind: Norm, groups: int, width: int) -> Callable[[int], nn.Module]:
+def normalization(kind: Norm, groups: int, width: int) -> Callable[[int], nn.Module]:
     """What makes the normalising layers of a model whose numbers of channels are multiples of `width`."""
     if kind == "batch":
         return nn.BatchNorm2d

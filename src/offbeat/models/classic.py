@@ -11,7 +11,7 @@ from typing import Annotated
 from torch import nn
 
 from offbeat.models.base import Model, image, refuse_tokens
-from offbeat.options import Bound, Count
+from offbeat.options import Interval, PositiveInt
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -27,7 +27,7 @@ class LR(Model):
 class MLP(Model):
     """Fully connected layers with ReLU between them."""
 
-    hidden: tuple[Count, ...] = (64,)
+    hidden: tuple[PositiveInt, ...] = (64,)
     """Widths of the layers but for the last."""
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
@@ -42,9 +42,9 @@ class CNN(Model):
     2,218,314 parameters for 3×32×32 inputs and ten classes.  MIFA's has padding = 0 and hidden = [512].
     """
 
-    padding: Annotated[int, Bound(low=0, high=2)] = 2
+    padding: Annotated[int, Interval(ge=0, le=2)] = 2
     """Rows and columns of zeros around the images, in both convolutions."""
-    hidden: tuple[Count, ...] = (512, 128)
+    hidden: tuple[PositiveInt, ...] = (512, 128)
     """Widths of the dense layers but for the last."""
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from offbeat.errors import ConfigError
-from offbeat.models.base import Model, Norm, image, normalisation
-from offbeat.options import Count
+from offbeat.models.base import Model, Norm, image, normalization
+from offbeat.options import PositiveInt
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -20,17 +20,17 @@ class ConvMixer(Model):
     original has BatchNorm where GroupNorm stands here.
     """
 
-    dim: Count = 256
+    dim: PositiveInt = 256
     """Channels."""
-    depth: Count = 8
+    depth: PositiveInt = 8
     """How often."""
-    kernel: Count = 5
+    kernel: PositiveInt = 5
     """Of the depthwise convolution; odd."""
-    patch: Count = 2
+    patch: PositiveInt = 2
     """Pixels of a patch's side."""
     norm: Norm = "group"
     """GroupNorm or BatchNorm."""
-    groups: Count = 32
+    groups: PositiveInt = 32
     """Groups of a GroupNorm."""
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
@@ -39,7 +39,7 @@ class ConvMixer(Model):
             raise ConfigError(f"{self.patch} does not divide {height}×{width} inputs evenly", key="patch")
         if self.kernel % 2 == 0:
             raise ConfigError(f"{self.kernel} is even: an odd kernel keeps the image's size", key="kernel")
-        norm = normalisation(self.norm, self.groups, self.dim)
+        norm = normalization(self.norm, self.groups, self.dim)
 
         def mixer() -> list[nn.Module]:
             space = nn.Conv2d(self.dim, self.dim, self.kernel, padding=self.kernel // 2, groups=self.dim)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from offbeat.errors import ConfigError
 from offbeat.models.base import Model
-from offbeat.options import Bound, Count
+from offbeat.options import Interval, PositiveInt
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -21,13 +21,13 @@ class LSTM(Model):
     AFGA has embedding = 80 and dropout = 0.05.
     """
 
-    embedding: Count = 8
+    embedding: PositiveInt = 8
     """Numbers that stand for a token."""
-    hidden: Count = 256
+    hidden: PositiveInt = 256
     """Size of the state."""
-    layers: Count = 2
+    layers: PositiveInt = 2
     """LSTM layers."""
-    dropout: Annotated[float, Bound(low=0, high=1, open="high")] = 0.0
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """Part of the last state that is left out in training."""
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
@@ -99,13 +99,13 @@ def recurrence_back(
     """The gradients by what the inputs say and by the weight."""
     before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
     by_h = by_c = torch.zeros_like(states[0])
-    slopes: list[Tensor] = []
+    grad_output: list[Tensor] = []
     for t in reversed(range(len(gates))):
         previous = cells[t - 1] if t else torch.zeros_like(cells[0])
         slope, by_c = _cell_back(by_states[t] + by_h, by_c, previous, cells[t], gates[t])
         by_h = slope @ weight
-        slopes.append(slope)
-    by_input = torch.stack(slopes[::-1])
+        grad_output.append(slope)
+    by_input = torch.stack(grad_output[::-1])
     times = (by_input.movedim(0, -3).flatten(-3, -2), before.movedim(0, -3).flatten(-3, -2))
     return by_input, times[0].mT @ times[1]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from offbeat.models.base import Model, Norm, image, normalisation
-from offbeat.options import Count
+from offbeat.models.base import Model, Norm, image, normalization
+from offbeat.options import PositiveInt
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -19,16 +19,16 @@ class ResNet18(Model):
     BatchNorm, since batch statistics of unlike clients cannot be averaged well; 32 groups are Wu & He's (ECCV 2018).
     """
 
-    width: Count = 64
+    width: PositiveInt = 64
     """Channels of the first stage."""
     norm: Norm = "group"
     """GroupNorm or BatchNorm."""
-    groups: Count = 32
+    groups: PositiveInt = 32
     """Groups of a GroupNorm."""
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
         channels, _, _ = image("resnet18", shape, vocabulary, least=8)
-        norm = normalisation(self.norm, self.groups, self.width)
+        norm = normalization(self.norm, self.groups, self.width)
         layers: list[nn.Module] = [_conv(channels, self.width, 3, 1), norm(self.width), nn.ReLU()]
         before = self.width
         for stage in range(4):
