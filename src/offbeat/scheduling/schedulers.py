@@ -1,6 +1,6 @@
 """When the server acts: how many clients it keeps busy and when it makes a new version.
 
-A dispatch only counts.  It opens places, which the loop fills with clients that are idle and awake, and it says when a
+A scheduler only counts.  It opens places, which the loop fills with clients that are idle and awake, and it says when a
 step is due.  Who is drawn is the pool's business, which way the step goes the algorithm's.
 """
 
@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Literal
 
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
-from offbeat.options import Count, NonNegative, Options, Positive
-from offbeat.seeds import exponential, key, uniform
+from offbeat.options import NonNegative, Options, Positive, PositiveInt
+from offbeat.random import exponential, key, uniform
 
 NOBODY = 1 << 62  # a job's number that is never reached
 
 
 @dataclass(kw_only=True)
-class Dispatch(Options, ABC):
+class Scheduler(Options, ABC):
     anarchic: ClassVar[bool] = False
     """Whether clients join by their own will instead of being drawn."""
 
@@ -29,6 +29,53 @@ class Dispatch(Options, ABC):
         self.clients = clients
         self.open = self.places  # that wait for a client
         self.buffered = 0  # arrivals since the last step
+
+    @property
+    def concurrency(self) -> int | None:
+        """Clients that work at the same time, where that is bounded."""
+        return None
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds after which a round ends, for synchronous schedulers that have one."""
+        return None
+
+    @property
+    def step_period(self) -> float | None:
+        """Seconds between two steps, for a scheduler that steps by the clock."""
+        return None
+
+    @property
+    def last_models(self) -> int:
+        """Number of recent models from which a job may start."""
+        return 1
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """Selection weights, one per client; empty for equal ones."""
+        return ()
+
+    def cohort(self, clients: int) -> int:
+        """Return how many of a number of clients can work at the same time."""
+        return self.concurrency or clients
+
+    def validate(self, clients: int) -> None:
+        """Check the options against the number of clients.
+
+        Args:
+            clients: The number of clients.
+
+        Raises:
+            ConfigError: More clients are to work at the same time than there are, or the probabilities do not fit.
+        """
+        if self.concurrency is not None and self.concurrency > clients:
+            raise ConfigError(
+                f"{self.concurrency} busy clients of {clients}: at most {clients}", key="scheduler.concurrency"
+            )
+        if self.probabilities and (len(self.probabilities) != clients or not any(self.probabilities)):
+            raise ConfigError(
+                f"{len(self.probabilities)} values, not all 0, for {clients} clients", key="scheduler.probabilities"
+            )
 
     @property
     @abstractmethod
@@ -87,7 +134,7 @@ class Dispatch(Options, ABC):
 
 
 @dataclass(kw_only=True)
-class _Cohorts(Dispatch):
+class _Cohorts(Scheduler):
     """Synchronous: a cohort is sent out, waited for, and stepped with."""
 
     deadline: Positive | None = None
@@ -128,12 +175,12 @@ class Rounds(_Cohorts):
     Clients that are given up are not waited for.
     """
 
-    concurrency: Count = 10
+    concurrency: PositiveInt = 10
     """Clients in a cohort."""
     asleep: Literal["skip", "wait"] = "skip"
     """Draw from those that are awake, or from all and wait until the sleepers have woken up and trained: "device
     sampling" in the MIFA paper."""
-    last_models: Count = 1
+    last_models: PositiveInt = 1
     """Each client starts from one of the last n models at random: how the Anarchic FL paper emulates asynchrony."""
     probabilities: tuple[NonNegative, ...] = ()
     """How likely each client is drawn (one after the other, without replacement); empty: all alike."""
@@ -168,10 +215,10 @@ class Available(_Cohorts):
 
 
 @dataclass(kw_only=True)
-class _Busy(Dispatch):
+class _Busy(Scheduler):
     """Asynchronous with a bounded number of busy clients."""
 
-    concurrency: Count = 10
+    concurrency: PositiveInt = 10
     """M_c: clients that work at the same time."""
 
     @property
@@ -186,7 +233,7 @@ class Buffered(_Busy):
     A trip that is given up is replaced at once.
     """
 
-    buffer: Count = 5
+    buffer: PositiveInt = 5
     """M: arrivals a step."""
 
     def __post_init__(self) -> None:
@@ -215,13 +262,13 @@ class Buffered(_Busy):
 
 
 @dataclass(kw_only=True)
-class KeepBusy(_Busy):
+class Continuous(_Busy):
     """Asynchronous, as in FedBuff: every client that comes free is replaced at once; step at every `buffer`-th arrival.
 
     A fast client can then be in one buffer twice.
     """
 
-    buffer: Count = 5
+    buffer: PositiveInt = 5
     """M: arrivals a step."""
 
     @property
@@ -268,6 +315,11 @@ class Periodic(_Busy):
     period: Positive = 1.0
     """T̃: seconds between two steps."""
 
+    @property
+    def step_period(self) -> float:
+        """Seconds between two steps."""
+        return self.period
+
     def start(self, clients: int) -> None:
         super().start(clients)
         self.periods = 1  # that have begun
@@ -289,7 +341,7 @@ class Periodic(_Busy):
 
 
 @dataclass(kw_only=True)
-class Anarchic(Dispatch):
+class Anarchic(Scheduler):
     """Each worker joins when it likes; the server only collects, and steps at every `buffer`-th arrival.
 
     After a trip, and before its first, a worker idles for an exponential time.  With `probabilities` its mean is
@@ -299,7 +351,7 @@ class Anarchic(Dispatch):
 
     anarchic: ClassVar[bool] = True
 
-    buffer: Count = 5
+    buffer: PositiveInt = 5
     """m: arrivals a step."""
     idle: Positive = 30.0
     """Mean seconds of idling.  Only where it is long against a trip do the arrivals come in these proportions."""
@@ -334,11 +386,11 @@ class Anarchic(Dispatch):
         self.buffered = 0
 
 
-DISPATCHES: dict[str, type[Dispatch]] = {
+SCHEDULERS: dict[str, type[Scheduler]] = {
     "rounds": Rounds,
     "available": Available,
     "buffered": Buffered,
-    "keep-busy": KeepBusy,
+    "continuous": Continuous,
     "per-arrival": PerArrival,
     "periodic": Periodic,
     "anarchic": Anarchic,
