@@ -16,10 +16,10 @@ from typing import Any, cast
 import torch
 
 from offbeat.errors import RunFolderError
-from offbeat.experiments.folder import write_json
+from offbeat.files import write_json
 
 KEEP = 2
-FORMAT = 2
+FORMAT = 3
 
 
 def save(folder: pathlib.Path, state: dict[str, Any]) -> None:

@@ -16,18 +16,16 @@ import torch
 from torch import Tensor
 
 from offbeat.messages import Job, Update
-from offbeat.options import Natural, Options, Positive
+from offbeat.options import NonNegativeInt, Options, Positive
+from offbeat.server.reasons import REASONS, Reason
 
-Reason = Literal[
-    "unreadable", "unasked", "another job", "wrong type", "wrong size", "wrong extra", "impossible", "not finite",
-    "too stale", "too long",
-]  # fmt: skip
-REASONS: tuple[Reason, ...] = Reason.__args__  # type: ignore[attr-defined]
+__all__ = ["REASONS", "Reason", "UpdateValidator"]
+
 MOST_STEPS, MOST_EXAMPLES = 10**9, 10**12  # nobody does more between two messages, or has more
 
 
 @dataclass(kw_only=True, frozen=True)
-class Gate(Options):
+class UpdateValidator(Options):
     """Always refused: an answer to no job that is out, or to another than it says; Δ or what goes beside it in another
     type, size or under other names; numbers that are not finite; more local steps than were asked for, or none."""
 
@@ -35,37 +33,37 @@ class Gate(Options):
     """Largest ‖Δ‖."""
     beyond_norm: Literal["refuse", "clip"] = "refuse"
     """What becomes of a longer Δ: `clip` makes it as long as is allowed."""
-    max_staleness: Natural | None = None
+    max_staleness: NonNegativeInt | None = None
     """Most versions that an update may be behind."""
     beyond_staleness: Literal["refuse", "shrink"] = "refuse"
     """What becomes of a staler update: `shrink` multiplies Δ by (1 + max_staleness)/(1 + τ)."""
 
     @property
-    def picky(self) -> bool:
+    def can_reject(self) -> bool:
         """Whether an update that makes sense may be refused."""
         bounds = ((self.max_norm, self.beyond_norm), (self.max_staleness, self.beyond_staleness))
         return any(bound is not None and beyond == "refuse" for bound, beyond in bounds)
 
     def examine(
-        self, job: Job, update: Update, tau: int, like: Tensor, beside: Mapping[str, int], doubtful: bool
+        self, job: Job, update: Update, tau: int, like: Tensor, auxiliary_sizes: Mapping[str, int], untrusted: bool
     ) -> Update | Reason:
         """The update as it may be used, or why it may not be.
 
         Δ has to be `like` x: the server's own, which is at hand, where the job's has long left the processor's cache.
-        `beside` has the sizes of what has to come beside Δ; `doubtful` numbers are looked at one by one.
+        `auxiliary_sizes` has the sizes of what has to come beside Δ; `doubtful` numbers are looked at one by one.
         """
         if update.job != job.id or update.client != job.client or update.version != job.version:
-            return "another job"
+            return "wrong-job"
         if not _alike(update.delta, like):
-            return "wrong type"
+            return "wrong-type"
         if update.delta.shape != like.shape:
-            return "wrong size"
-        if (update.extra or beside) and not _complete(update.extra, beside, like):
-            return "wrong extra"
+            return "wrong-size"
+        if (update.extra or auxiliary_sizes) and not _complete(update.extra, auxiliary_sizes, like):
+            return "wrong-extra"
         if not 0 < update.steps <= (job.steps or MOST_STEPS) or not 0 < update.examples <= MOST_EXAMPLES:
-            return "impossible"
-        if doubtful and not all(bool(torch.isfinite(v).all()) for v in (update.delta, *update.extra.values())):
-            return "not finite"
+            return "invalid-counts"
+        if untrusted and not all(bool(torch.isfinite(v).all()) for v in (update.delta, *update.extra.values())):
+            return "not-finite"
         if self.max_staleness is None and self.max_norm is None:
             return update
         return self._within(update, tau)
@@ -74,11 +72,11 @@ class Gate(Options):
         """The bounds that are options."""
         if self.max_staleness is not None and tau > self.max_staleness:
             if self.beyond_staleness == "refuse":
-                return "too stale"
+                return "too-stale"
             update = dataclasses.replace(update, delta=update.delta * ((1 + self.max_staleness) / (1 + tau)))
         if self.max_norm is not None and (norm := float(update.delta.norm())) > self.max_norm:
             if self.beyond_norm == "refuse":
-                return "too long"
+                return "norm-exceeded"
             update = dataclasses.replace(update, delta=update.delta * (self.max_norm / norm))
         return update
 
@@ -87,8 +85,8 @@ def _alike(vector: object, x: Tensor) -> bool:
     return isinstance(vector, Tensor) and vector.dtype == x.dtype and vector.device == x.device
 
 
-def _complete(extra: Mapping[str, Tensor], beside: Mapping[str, int], x: Tensor) -> bool:
+def _complete(extra: Mapping[str, Tensor], auxiliary_sizes: Mapping[str, int], x: Tensor) -> bool:
     """Whether all that has to come beside Δ is there, and nothing else."""
-    return extra.keys() == beside.keys() and all(
-        _alike(vector, x) and vector.shape == (beside[name],) for name, vector in extra.items()
+    return extra.keys() == auxiliary_sizes.keys() and all(
+        _alike(vector, x) and vector.shape == (auxiliary_sizes[name],) for name, vector in extra.items()
     )

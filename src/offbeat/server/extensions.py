@@ -7,20 +7,43 @@ mean of variances cannot become negative.  A step with few arrivals moves b only
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from offbeat.clients.base import ServerHalf
 from offbeat.messages import Update
 
 BUFFERS = "buffers"
 FULL = 3  # arrivals that replace b; fewer move it part of the way, more lag than that costs accuracy
 
 
-class Statistics(ServerHalf):
+class ServerExtension(ABC):
+    """What a client rule needs at the server, whatever the server's own rule is."""
+
+    @abstractmethod
+    def start(self, x: Tensor, clients: int) -> None: ...
+
+    @abstractmethod
+    def extra(self) -> Mapping[str, Tensor]:
+        """What goes down beside x."""
+
+    @abstractmethod
+    def receive(self, update: Update) -> None: ...
+
+    def stepped(self) -> None:  # noqa: B027 — most have nothing to do
+        """The server has made a new version."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class RunningStatistics(ServerExtension):
     """b ← b + min(1, n/3)·((1/n) Σ b_i − b) over the n updates since the last step."""
 
     def __init__(self, b: Tensor) -> None:
@@ -48,10 +71,10 @@ class Statistics(ServerHalf):
         self.b, self.total, self.count = state["b"], state["total"], state["count"]
 
 
-class Halves(ServerHalf):
+class CompositeExtension(ServerExtension):
     """Several as one."""
 
-    def __init__(self, parts: Sequence[ServerHalf]) -> None:
+    def __init__(self, parts: Sequence[ServerExtension]) -> None:
         self.parts = parts
 
     def start(self, x: Tensor, clients: int) -> None:

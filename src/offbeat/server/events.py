@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from offbeat.engine.gate import Reason
 from offbeat.messages import Job, Update, record
+from offbeat.server.validation import Reason
 
 
 @record
@@ -41,7 +41,7 @@ Event = Arrival | Lost | Tick
 class Transport(Protocol):
     """Carries jobs out and updates back: simulated (it moves a virtual clock) or real (it waits)."""
 
-    doubtful: bool = True
+    untrusted: bool = True
     """Whether the numbers of updates may be anything: they come from others."""
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offbeat.seeds import key, uniforms
+from offbeat.random import key, uniforms
 
 AHEAD = 256  # random numbers that are made at once
 PATIENCE = 32  # random picks before all idle clients are looked through for one that is awake, of few clients
