@@ -9,13 +9,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, Number, State, descend
+from offbeat.client.rules.base import ClientRule, Number, State, descend
 from offbeat.options import NonNegative
 
 
 @dataclass(kw_only=True, frozen=True)
 class SGD(ClientRule):
     """m ← momentum·m + g + weight_decay·y;  y ← y − lr·m.  The momentum starts at zero with every job."""
+
+    name: ClassVar[str] = "sgd"
 
     momentum: NonNegative = 0.0
     """Of the local steps."""

@@ -15,12 +15,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, Number, State, descend
+from offbeat.client.rules.base import ClientRule, Number, State, descend
 from offbeat.options import Positive
 
 
 @dataclass(kw_only=True, frozen=True)
 class Dyn(ClientRule):
+    name: ClassVar[str] = "dyn"
+
     alpha: Positive = 0.01
     """α; the algorithm `feddyn` needs the same."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.seeds import key, words
+from offbeat.random import key, random_uint64
 
 Indices = NDArray[np.int64]
 
@@ -39,7 +39,7 @@ def plans(
         per_pass = -(-int(size) // width)
         passes = -(-int(asked[jobs].max()) // per_pass)
         order = np.zeros((len(jobs), passes, per_pass * width), dtype=np.int64)
-        random = words(streams[jobs], passes * int(size)).reshape(len(jobs), passes, -1)
+        random = random_uint64(streams[jobs], passes * int(size)).reshape(len(jobs), passes, -1)
         order[..., :size] = random.argsort(axis=-1)
         rows = order.reshape(len(jobs), -1, width)[:, : asked[jobs].max()]
         count = np.full((passes, per_pass), width)

@@ -6,14 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from offbeat.errors import ConfigError
-from offbeat.messages import Update
-from offbeat.options import Count, NonNegative, Options, Positive
+from offbeat.options import NonNegative, Options, Positive, PositiveInt
+from offbeat.server.extensions import ServerExtension
 
 State = dict[str, Tensor]
 Number = float | Tensor  # the same for all, or (n, 1): one a row
@@ -28,15 +28,17 @@ class ClientRule(Options, ABC):
 
     lr: Positive = 0.1
     """Local rate η_l."""
-    batch_size: Count = 32
+    batch_size: PositiveInt = 32
     """Examples a local step; a client with fewer uses what it has."""
-    epochs: Count | None = None
+    epochs: PositiveInt | None = None
     """Passes over the client's data; one when neither `epochs` nor `steps` is given."""
-    steps: Count | None = None
+    steps: PositiveInt | None = None
     """Local steps K, instead of epochs."""
     weight_decay: NonNegative = 0.0
     """λ: the gradient is g + λ·y."""
 
+    name: ClassVar[str] = ""
+    """Name of the rule, which subclasses share."""
     keeps: ClassVar[tuple[str, ...]] = ()
     """Vectors that a client keeps between two jobs, zero before the first."""
     sends: ClassVar[tuple[str, ...]] = ()
@@ -73,7 +75,7 @@ class ClientRule(Options, ABC):
         """After the last of `steps` steps: what is sent beside the update, and what the client keeps."""
         return {}, {}
 
-    def server(self) -> ServerHalf | None:
+    def server(self) -> ServerExtension | None:
         """The rule's other half, for rules that need one."""
         return None
 
@@ -84,26 +86,3 @@ def descend(y: Tensor, direction: Tensor, lr: Number, keep: bool = False) -> Ten
     if isinstance(lr, Tensor):
         return torch.addcmul(y, direction, lr, value=-1, out=out)
     return torch.add(y, direction, alpha=-lr, out=out)
-
-
-class ServerHalf(ABC):
-    """What a client rule needs at the server, whatever the server's own rule is."""
-
-    @abstractmethod
-    def start(self, x: Tensor, clients: int) -> None: ...
-
-    @abstractmethod
-    def extra(self) -> Mapping[str, Tensor]:
-        """What goes down beside x."""
-
-    @abstractmethod
-    def receive(self, update: Update) -> None: ...
-
-    def stepped(self) -> None:  # noqa: B027 — most have nothing to do
-        """The server has made a new version."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...

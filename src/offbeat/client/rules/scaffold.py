@@ -18,12 +18,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, Number, ServerHalf, State, descend
+from offbeat.client.rules.base import ClientRule, Number, State, descend
 from offbeat.messages import Update
+from offbeat.server.extensions import ServerExtension
 
 
 @dataclass(kw_only=True, frozen=True)
 class Scaffold(ClientRule):
+    name: ClassVar[str] = "scaffold"
     keeps: ClassVar[tuple[str, ...]] = ("c_i",)
     sends: ClassVar[tuple[str, ...]] = ("change",)
     elementwise: ClassVar[bool] = True
@@ -40,11 +42,11 @@ class Scaffold(ClientRule):
         change = (x - y) / (steps * lr) - state["c"]
         return {"change": change}, {"c_i": state["c_i"] + change}
 
-    def server(self) -> ServerHalf:
+    def server(self) -> ServerExtension:
         return ControlVariate()
 
 
-class ControlVariate(ServerHalf):
+class ControlVariate(ServerExtension):
     """c ← c + (1/N) Σ (c_i⁺ − c_i)."""
 
     def start(self, x: Tensor, clients: int) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from offbeat.clients import ClientRule, Number, State
-from offbeat.vector import Layout, vacant
+from offbeat.client.rules import ClientRule, Number, State
+from offbeat.vectors import Layout, empty_hugepages_like
 
 
-class Factors:
+class GradientFactors:
     """Gradients of stacked weights as the factors of a product, for whoever will multiply them."""
 
     def __init__(self) -> None:
@@ -27,11 +27,11 @@ class Factors:
         """Those of these, from now on."""
         self.wanted, self.found = {leaf.data_ptr(): i for i, leaf in enumerate(leaves)}, []
 
-    def take(self, weight: Tensor, slopes: Tensor, rows: Tensor) -> bool:
+    def take(self, weight: Tensor, grad_output: Tensor, rows: Tensor) -> bool:
         """False where this weight's gradient, slopesᵀ·rows, is to be computed as usual."""
         place = self.wanted.get(weight.data_ptr())
         if place is not None:
-            self.found.append((place, slopes, rows))
+            self.found.append((place, grad_output, rows))
         return place is not None
 
     def given(self) -> list[tuple[int, Tensor, Tensor]]:
@@ -40,11 +40,11 @@ class Factors:
         return found
 
 
-class Walk:
+class LocalStepper:
     """From x (…, d) along gradients: one of the whole vector, or one for each parameter of the layout."""
 
     def __init__(
-        self, rule: ClientRule, layout: Layout, x: Tensor, state: State, factors: Factors | None = None
+        self, rule: ClientRule, layout: Layout, x: Tensor, state: State, factors: GradientFactors | None = None
     ) -> None:
         self.rule, self.layout, self.x = rule, layout, x
         self.apart = rule.elementwise and x.device.type == "cpu"  # a GPU has more to do with many short steps
@@ -87,10 +87,10 @@ class Walk:
             self.ys[i] = _onto(self.ys[i], y)
             self.states[i] = {name: _onto(self.states[i][name], value) for name, value in after.items()}
 
-    def _add_product(self, i: int, slopes: Tensor, rows: Tensor, lr: Number) -> None:
+    def _add_product(self, i: int, grad_output: Tensor, rows: Tensor, lr: Number) -> None:
         """y_i − lr·slopesᵀ·rows, in y's place if that is not x's."""
-        y = self.ys[i][: len(rows)].view(len(rows), slopes.shape[2], rows.shape[2])
-        down = slopes.mul(-lr[..., None] if isinstance(lr, Tensor) else -lr).transpose(1, 2)
+        y = self.ys[i][: len(rows)].view(len(rows), grad_output.shape[2], rows.shape[2])
+        down = grad_output.mul(-lr[..., None] if isinstance(lr, Tensor) else -lr).transpose(1, 2)
         if self.ys[i] is self.xs[i]:
             self.ys[i] = _onto(self.ys[i], torch.baddbmm(y, down, rows).flatten(1))
         else:
@@ -98,7 +98,7 @@ class Walk:
 
     def delta(self) -> Tensor:
         """y − x in one vector."""
-        out = vacant(self.x)
+        out = empty_hugepages_like(self.x)
         widths = [y.shape[-1] for y in self.ys]
         for y, x, part in zip(self.ys, self.xs, torch.split(out, widths, dim=-1), strict=True):
             torch.sub(y, x, out=part)

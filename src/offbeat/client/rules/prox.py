@@ -7,13 +7,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from offbeat.clients.base import ClientRule, Number, State, descend
+from offbeat.client.rules.base import ClientRule, Number, State, descend
 from offbeat.options import NonNegative
 
 
 @dataclass(kw_only=True, frozen=True)
 class Prox(ClientRule):
     """SGD on F_i(y) + (mu/2)‖y − x‖², x being the pulled model."""
+
+    name: ClassVar[str] = "prox"
 
     mu: NonNegative = 0.01
     """μ: how strongly y is held near x."""

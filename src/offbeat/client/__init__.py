@@ -1,0 +1,1 @@
+"""The client runtime: train a job, encode the update, keep state between jobs."""

@@ -1,0 +1,150 @@
+"""The training context: model, data, local rule and device of the clients of one run."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from offbeat.client.batches import plans
+from offbeat.client.rules import ClientRule
+from offbeat.data import Augment, FederatedData
+from offbeat.errors import DivergenceError
+from offbeat.messages import Job
+from offbeat.random import stream
+from offbeat.vectors import Layout
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+
+
+class TrainingContext:
+    """Everything that local training reads and never changes, apart from the module's scratch weights.
+
+    The data stays on the device as it is stored and is gathered by index; runs on the same data share it.
+
+    Args:
+        module: The model; its parameters serve as scratch space.
+        data: The data set and its partition among clients.
+        rule: The local training rule.
+        device: Where training happens.
+        precision: Precision of matrix products and convolutions on a GPU.
+        augment: Augmentation of training images, if any.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: FederatedData,
+        rule: ClientRule,
+        device: torch.device,
+        *,
+        precision: Precision = "tf32",
+        augment: Augment | None = None,
+    ) -> None:
+        self.module = module.to(device)
+        self.layout = Layout.of(module)
+        self.data, self.rule, self.device = data, rule, device
+        self.precision, self.augment = precision, augment
+        self.x, self.y = data.dataset.on(device)
+        self.buffers = Layout.of_buffers(self.module, _mutable_buffers(self.module, data.dataset.prepare(self.x[:2])))
+
+    def steps(self, client: int) -> int:
+        """Return the number of local steps that the rule prescribes for a client's data."""
+        return self.rule.local_steps(self.data.size(client))
+
+    def plan(self, job: Job) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return a job's batches (steps, B) and the number of valid examples in each.
+
+        An example is an index into the data set or, with augmentation, a row of its index and its random draws.
+        """
+        batches, counts = self.plans([job])
+        return batches[:, 0], counts[:, 0]
+
+    def plans(self, jobs: Sequence[Job]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the batches of many jobs (most steps, jobs, B) and their valid counts (most steps, jobs)."""
+        sizes = [self.data.size(job.client) for job in jobs]
+        positions, counts = plans(sizes, self.rule.batch_size, [job.steps for job in jobs], [job.seed for job in jobs])
+        batches = self.data.at([job.client for job in jobs], positions)
+        return batches if self.augment is None else self._augmented(self.augment, jobs, sizes, batches), counts
+
+    def _augmented(
+        self, augment: Augment, jobs: Sequence[Job], sizes: Sequence[int], batches: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Append each example's random draws, taken from the job's own stream, whatever else is in the stack."""
+        draws_per_job = [
+            augment.draw(stream(job.seed, "augment"), (job.steps, min(self.rule.batch_size, size)))
+            for job, size in zip(jobs, sizes, strict=True)
+        ]
+        examples = np.zeros((*batches.shape, 1 + draws_per_job[0].shape[-1]), dtype=np.int64)
+        examples[..., 0] = batches
+        for row, draws in enumerate(draws_per_job):
+            examples[: draws.shape[0], row, : draws.shape[1], 1:] = draws
+        return examples
+
+    def inputs(self, batch: Tensor) -> Tensor:
+        """Return the model inputs for one batch of a plan."""
+        if self.augment is None:
+            return self.data.dataset.prepare(self._gather(batch))
+        return self.data.dataset.prepare(self.augment.apply(self._gather(batch[..., 0]), batch[..., 1:]))
+
+    def labels(self, batch: Tensor) -> Tensor:
+        """Return the labels for one batch of a plan."""
+        return self.y[batch if self.augment is None else batch[..., 0]]
+
+    def to_memory_format(self, images: Tensor) -> Tensor:
+        """Return a batch (B, …) in the memory format in which the model runs fastest.
+
+        On a CPU, convolutions and pooling are several times faster on channels-last images.
+        """
+        return images.contiguous(memory_format=torch.channels_last) if self._channels_last else images
+
+    @functools.cached_property
+    def _channels_last(self) -> bool:
+        """Whether the model convolves on a CPU and computes the same on channels-last images.
+
+        A model that takes a `view` of its input fails on them and keeps the default format.
+        """
+        convolves = any(isinstance(layer, nn.Conv2d) for layer in self.module.modules())
+        if self.device.type != "cpu" or len(self.data.dataset.shape) != 3 or not convolves:
+            return False
+        module, images = copy.deepcopy(self.module).eval(), self.data.dataset.prepare(self.x[:2])
+        with torch.no_grad():
+            expected = module(images)
+            try:
+                outputs = module(images.contiguous(memory_format=torch.channels_last))
+            except RuntimeError:
+                return False
+        return torch.allclose(outputs, expected, rtol=1e-3, atol=1e-4)
+
+    def _gather(self, index: Tensor) -> Tensor:
+        """Return x[index], copying whole examples; plain indexing copies number by number on a CPU."""
+        return self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])
+
+    def autocast(self) -> torch.autocast:
+        """Return the context manager for a forward pass: bfloat16 on a GPU where that is requested."""
+        enabled = self.precision == "bfloat16" and self.device.type == "cuda"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
+
+    def divergence(self, job: Job) -> DivergenceError:
+        """Return the error for a job whose result is not finite."""
+        return DivergenceError(
+            f"client {job.client} diverged while training from version {job.version}: its update is not "
+            f"finite. A smaller client.lr (now {self.rule.lr:g}) or algorithm.eta usually helps."
+        )
+
+
+def _mutable_buffers(module: nn.Module, inputs: Tensor) -> list[str]:
+    """Return the names of the buffers that a training forward pass changes, such as running statistics."""
+    if not any(True for _ in module.buffers()):
+        return []
+    trained = copy.deepcopy(module).train()
+    with torch.no_grad(), torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+        trained(inputs)
+    before = dict(module.named_buffers())
+    return [name for name, buffer in trained.named_buffers() if not torch.equal(buffer, before[name])]

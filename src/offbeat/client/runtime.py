@@ -1,0 +1,118 @@
+"""The client runtime: what happens to a job at a client, in the simulator and on a Flower node alike."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from offbeat.client.context import TrainingContext
+from offbeat.client.encoder import RESIDUAL, UpdateEncoder
+from offbeat.client.rules import State
+from offbeat.client.state import ClientState
+from offbeat.client.training import WorkItem, train_job
+from offbeat.compression import Compression
+from offbeat.messages import Job, Update
+from offbeat.random import key
+from offbeat.server.extensions import BUFFERS, CompositeExtension, RunningStatistics, ServerExtension
+
+
+class DeltaEncoder(Protocol):
+    """Turns a job's Δ into the Δ that the server decodes."""
+
+    def __call__(self, job: Job, delta: Tensor) -> Tensor:
+        """Return the Δ that the server decodes."""
+
+
+class ClientRuntime:
+    """Job → Update: client state before training, encoding and bookkeeping after it.
+
+    An executor does the training in between, for one job or for a stack of them.
+
+    Args:
+        context: Model, data, rule and device.
+        compression: Codecs of uploads and downloads; none when left out.
+    """
+
+    def __init__(self, context: TrainingContext, compression: Compression | None = None) -> None:
+        self.context = context
+        self.compression = compression or Compression()
+        self.state = ClientState((*context.rule.keeps, RESIDUAL))
+        self.encoder = UpdateEncoder(self.compression, context.layout, self.state)
+        self.encode: DeltaEncoder = self.encoder.to_tensor
+
+    @property
+    def stateful(self) -> bool:
+        """Whether clients keep anything between jobs, so that they need to know which updates were accepted."""
+        return bool(self.context.rule.keeps) or self.compression.error_feedback
+
+    def begin(self, job: Job) -> State:
+        """Return the client state with which a job starts, rolled back where its last update was not accepted."""
+        self.state.roll_back(job)
+        rows = self.state.rows
+        return {name: rows[name].get(job.client, torch.zeros_like(job.x)) for name in self.context.rule.keeps}
+
+    def finish(self, job: Job, delta: Tensor, extra: State, client_state: State) -> Update:
+        """Store the client's new state and return its update, encoded as the server will see it."""
+        self.state.update(job, client_state)
+        return self.message(job, self.encode(job, delta), extra)
+
+    def item(self, job: Job) -> WorkItem:
+        """Return a job with everything that its training needs."""
+        return WorkItem(self.context.rule, job, self.begin(job))
+
+    def train_to_bytes(self, job: Job) -> tuple[Update, bytes]:
+        """Train one job here and return its update and the payload to send, as a Flower node does.
+
+        Raises:
+            DivergenceError: Training produced an update that is not finite.
+        """
+        self.context.module.train()
+        finite, delta, extra, client_state = train_job(self.context, self.item(job), self.context.plan(job))
+        if not finite:
+            raise self.context.divergence(job)
+        self.state.update(job, client_state)
+        update = self.message(job, delta, extra)
+        return update, self.encoder.to_bytes(job, update)
+
+    def message(self, job: Job, delta: Tensor, extra: State) -> Update:
+        """Return a trained job's result as a message."""
+        return Update(
+            job=job.id, client=job.client, version=job.version, delta=delta, steps=job.steps,
+            examples=self.context.data.size(job.client), wire_bytes=self.upload_bytes(job), extra=extra,
+        )  # fmt: skip
+
+    def upload_bytes(self, job: Job) -> int:
+        """Return the size of a job's update: the encoded Δ and the auxiliary vectors, which travel as they are."""
+        return self.encoder.upload_bytes(job) + 4 * sum(self.auxiliary_sizes().values())
+
+    def download_bytes(self, job: Job) -> int:
+        """Return the size of what a client downloads with a job."""
+        size = self.compression.download.size(self.context.layout)
+        return size + sum(t.nbytes for t in job.extra.values())
+
+    def outgoing(self, x: Tensor, version: int) -> Tensor:
+        """Return x as clients decode it."""
+        return self.compression.download.carry(x, self.context.layout, key("download", version))
+
+    def auxiliary_sizes(self) -> dict[str, int]:
+        """Return the sizes of the vectors that an update carries in addition to Δ."""
+        sizes = dict.fromkeys(self.context.rule.sends, self.context.layout.dim)
+        return sizes | ({BUFFERS: self.context.buffers.dim} if self.context.buffers.names else {})
+
+    def server_extension(self) -> ServerExtension | None:
+        """Return the server's counterpart of the auxiliary vectors: of the client rule, and of running statistics."""
+        context = self.context
+        extensions = [extension for extension in (context.rule.server(),) if extension is not None]
+        if context.buffers.names:
+            extensions.append(RunningStatistics(context.buffers.read(context.module)))
+        return CompositeExtension(extensions) if len(extensions) > 1 else next(iter(extensions), None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the clients' state."""
+        return self.state.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.state.load_state_dict(state)

@@ -1,0 +1,67 @@
+"""State that clients keep between jobs: control variates, the residual of error feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from offbeat.messages import Job
+
+Snapshot = tuple[int, dict[str, Tensor | None]]  # a client's last job, and its state before that job
+
+
+class ClientState:
+    """One vector per name and client, with rollback.
+
+    A client's state changes when it has trained a job; a job that is lost in simulation is never trained and changes
+    nothing. Where an update can be lost or rejected after training, the client's next job carries
+    `last_accepted_job`, and the client rolls back to its state before the update that was not accepted. Otherwise
+    SCAFFOLD's c would drift away from the mean of the c_i.
+
+    Args:
+        names: Names of the vectors that a client can keep.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.rows: dict[str, dict[int, Tensor]] = {name: {} for name in names}
+        self.snapshots: dict[int, Snapshot] = {}
+
+    def get(self, name: str, client: int) -> Tensor | None:
+        """Return a client's vector, or None before it has stored one."""
+        return self.rows[name].get(client)
+
+    def set(self, name: str, client: int, value: Tensor) -> None:
+        """Store a client's vector."""
+        self.rows[name][client] = value
+
+    def update(self, job: Job, values: Mapping[str, Tensor]) -> None:
+        """Store the state after a trained job, with a snapshot for rollback where updates can be rejected."""
+        self.roll_back(job)
+        if job.last_accepted_job is not None:
+            self.snapshots[job.client] = job.id, {name: rows.get(job.client) for name, rows in self.rows.items()}
+        for name, value in values.items():
+            self.set(name, job.client, value)
+
+    def roll_back(self, job: Job) -> None:
+        """Restore the client's state before its last job if the server did not accept that job's update."""
+        last, before = self.snapshots.pop(job.client, (job.last_accepted_job, {}))
+        for name, value in before.items() if last != job.last_accepted_job else ():
+            if value is None:
+                self.rows[name].pop(job.client, None)
+            else:
+                self.set(name, job.client, value)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all stored vectors."""
+        return sum(value.nbytes for rows in self.rows.values() for value in rows.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state by reference."""
+        return {"rows": self.rows, "snapshots": self.snapshots}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.rows, self.snapshots = state["rows"], state["snapshots"]

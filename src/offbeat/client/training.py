@@ -1,0 +1,83 @@
+"""Local training of one job with ordinary autograd, the reference for every faster way to train."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from offbeat.client.context import TrainingContext
+from offbeat.client.local_step import LocalStepper
+from offbeat.client.rules import ClientRule, State
+from offbeat.messages import Job
+from offbeat.server.extensions import BUFFERS
+
+Plan = tuple[NDArray[np.int64], NDArray[np.int64]]  # batches (most steps, n, B), valid examples of each (most steps, n)
+Trained = tuple[bool, Tensor, State, State]  # whether Δ is finite, Δ, auxiliary vectors to send, new client state
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """A job with everything that its training needs of its run; any process that has model and data can train it."""
+
+    rule: ClientRule
+    job: Job
+    client_state: State
+
+
+def train_job(context: TrainingContext, item: WorkItem, plan: Plan) -> Trained:
+    """Train one job from the pulled model to its Δ.
+
+    Args:
+        context: Only its model and data are used; whatever belongs to a run is an argument or a result, so that
+            another process can call this as well.
+        item: The job, its rule and the client's state.
+        plan: The job's batches (steps, B) and their valid counts.
+
+    Returns:
+        Whether Δ is finite, Δ, the auxiliary vectors to send, and the client's new state.
+    """
+    rule, job = item.rule, item.job
+    lr = rule.lr * job.rate
+    stepper = LocalStepper(rule, context.layout, job.x, rule.begin(job.x, job.extra, item.client_state))
+    if context.buffers.names:
+        context.buffers.write(context.module, job.extra[BUFFERS])
+    with seeded_generators(job.seed, context.device):
+        for batch, count in zip(*plan, strict=True):
+            leaves = stepper.leaves()
+            index = torch.from_numpy(batch[:count]).to(context.device)
+            stepper.step(batch_loss(context, stepper.parameters(leaves), index), leaves, lr)
+    delta, extra, client_state = stepper.delta(), State(), State()
+    if rule.sends or rule.keeps:
+        y, state = stepper.end()
+        extra, client_state = rule.finish(y, job.x, lr, float(job.steps), state)
+    if context.buffers.names:
+        extra = extra | {BUFFERS: context.buffers.read(context.module)}
+    return bool(torch.isfinite(delta.sum())), delta, extra, client_state
+
+
+def batch_loss(context: TrainingContext, parameters: dict[str, Tensor], batch: Tensor) -> Tensor:
+    """Return the mean loss on a batch; the parameters are views, so nothing is copied."""
+    with context.autocast():
+        outputs = functional_call(context.module, parameters, (context.to_memory_format(context.inputs(batch)),))
+    dtype = next(iter(parameters.values())).dtype
+    return cross_entropy(outputs.to(dtype), context.labels(batch))
+
+
+@contextlib.contextmanager
+def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators, from which layers such as dropout draw, and restore them afterwards."""
+    gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if gpu else []):
+        # Not torch.manual_seed, which records the call stack for every kind of device that is not initialized yet.
+        torch.default_generator.manual_seed(seed >> 1)
+        if gpu:
+            torch.cuda.manual_seed(seed >> 1)
+        yield
