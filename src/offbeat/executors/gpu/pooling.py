@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offbeat.engine.executors import chip
+from offbeat.executors.gpu import triton_support as triton_support
 
 
 def suits(x: Tensor, pool: nn.Module) -> bool:
@@ -16,7 +16,7 @@ def suits(x: Tensor, pool: nn.Module) -> bool:
     sides = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
     plain = [side if isinstance(side, tuple) else (side, side) for side in sides] == [(2, 2), (2, 2), (0, 0), (1, 1)]
     whole = x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0 and not pool.return_indices
-    return chip.has_kernels(x) and plain and whole
+    return triton_support.has_kernels(x) and plain and whole
 
 
 def pooled(x: Tensor, bias: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def pooled(x: Tensor, bias: Tensor) -> Tensor:
 
 def _forward(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """What comes out, and where it comes from."""
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
     out, where = _like(x, bias)
     kernels.pool(x, bias.contiguous(), out, where)
@@ -38,7 +38,7 @@ def _forward(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 def _backward(g: Tensor, where: Tensor, clients: int) -> tuple[Tensor, Tensor]:
     """The gradients by x and by the bias."""
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
     images, channels, height, width = g.shape
     parts = max(1, min(images // clients * height * width // 128, 1024 // clients))

@@ -16,24 +16,26 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import conv2d, cross_entropy, group_norm, layer_norm
 
-from offbeat.engine.executors import chip, convolution, normalisation, pooling
-from offbeat.engine.executors.walk import Factors
-from offbeat.engine.work import Work
+from offbeat.client.context import TrainingContext
+from offbeat.client.local_step import GradientFactors
+from offbeat.executors.gpu import convolution, pooling
+from offbeat.executors.gpu import normalization as normalization
+from offbeat.executors.gpu import triton_support as triton_support
 
 
 class Stack:
     """The losses of a stack of models (n, d), each on its own row of a batch (n, B)."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        chip.look_for_kernels(work.device)
-        self.images = work.device.type == "cuda" and len(work.data.dataset.shape) == 3
-        self.factors = Factors() if work.device.type == "cpu" else None
-        twin = stacked(work.module, self.factors)
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
+        triton_support.detect_triton(context.device)
+        self.images = context.device.type == "cuda" and len(context.data.dataset.shape) == 3
+        self.factors = GradientFactors() if context.device.type == "cpu" else None
+        twin = stacked(context.module, self.factors)
         self._twin = twin if twin is not None and self._agrees(twin) else None
 
         def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(work.module, parameters, (x,))
+            outputs: Tensor = functional_call(context.module, parameters, (x,))
             return outputs
 
         self._vmapped = vmap(forward, randomness="different")
@@ -41,19 +43,21 @@ class Stack:
     @functools.cached_property
     def independent(self) -> bool:
         """Whether another stack of the same model can be trained at the same time."""
-        return self._twin is not None and not draws(self.work)
+        return self._twin is not None and not draws(self.context)
 
     def loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         """Σ over the rows of each one's weighted mean loss."""
-        return self.loss_of(self.work.layout.unflatten(y), batch, weight)
+        return self.loss_of(self.context.layout.unflatten(y), batch, weight)
 
     def loss_of(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
         """The same for models that lie parameter by parameter, (n, …) each."""
-        work = self.work
-        inputs = work.inputs(batch)
-        with work.mixed():
+        context = self.context
+        inputs = context.inputs(batch)
+        with context.autocast():
             outputs = self._forward(parameters, inputs)
-        losses = cross_entropy(outputs.flatten(0, 1).to(weight.dtype), work.labels(batch).flatten(), reduction="none")
+        losses = cross_entropy(
+            outputs.flatten(0, 1).to(weight.dtype), context.labels(batch).flatten(), reduction="none"
+        )
         return losses.dot(weight.flatten())
 
     def gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
@@ -74,36 +78,38 @@ class Stack:
     @torch.no_grad()
     def _agrees(self, twin: nn.Module) -> bool:
         """Whether the stacked module computes what the module does; one that looks at its batch's size may not."""
-        work = self.work
-        x = work.layout.read(work.module)
+        context = self.context
+        x = context.layout.read(context.module)
         y = torch.stack([x, 0.9 * x, 1.1 * x])
-        inputs = work.data.dataset.prepare(
-            work.x[torch.arange(6, device=work.device).remainder(len(work.x)).view(3, 2)]
+        inputs = context.data.dataset.prepare(
+            context.x[torch.arange(6, device=context.device).remainder(len(context.x)).view(3, 2)]
         )
-        modes = work.module.training, twin.training
-        work.module.eval(), twin.eval()
+        modes = context.module.training, twin.training
+        context.module.eval(), twin.eval()
         try:
-            together = functional_call(twin, work.layout.unflatten(y), (inputs.flatten(0, 1),)).view(3, 2, -1)
-            alone = [functional_call(work.module, work.layout.unflatten(row), (inputs[i],)) for i, row in enumerate(y)]
+            together = functional_call(twin, context.layout.unflatten(y), (inputs.flatten(0, 1),)).view(3, 2, -1)
+            alone = [
+                functional_call(context.module, context.layout.unflatten(row), (inputs[i],)) for i, row in enumerate(y)
+            ]
             expected = torch.stack(alone)
             return bool((together - expected).norm() <= 0.03 * expected.norm())  # in TF32, through many layers
         except Exception:  # whatever the model or a kernel may raise
             return False
         finally:
-            work.module.train(modes[0]), twin.train(modes[1])
+            context.module.train(modes[0]), twin.train(modes[1])
 
 
 @torch.no_grad()
-def draws(work: Work) -> bool:
+def draws(context: TrainingContext) -> bool:
     """Whether the model draws random numbers in training, which all threads take from one generator."""
-    module = copy.deepcopy(work.module).train()
-    with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
+    module = copy.deepcopy(context.module).train()
+    with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         before = torch.get_rng_state()
-        module(work.data.dataset.prepare(work.x[:2]))
+        module(context.data.dataset.prepare(context.x[:2]))
         return not torch.equal(before, torch.get_rng_state())
 
 
-def stacked(module: nn.Module, factors: Factors | None) -> nn.Module | None:
+def stacked(module: nn.Module, factors: GradientFactors | None) -> nn.Module | None:
     """A copy that is to be called with stacked parameters by `functional_call`; None where a layer is not known."""
     owners = [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
     if not all(type(m) in _STACKED and _plain(m) for m in owners):
@@ -126,7 +132,7 @@ def _plain(layer: nn.Module) -> bool:
 
 
 class _Linear(nn.Linear):
-    factors: Factors | None
+    factors: GradientFactors | None
 
     def forward(self, x: Tensor) -> Tensor:
         n, out, _ = self.weight.shape
@@ -136,7 +142,7 @@ class _Linear(nn.Linear):
         return y.reshape(*x.shape[:-1], out)
 
 
-def _product(rows: Tensor, weight: Tensor, factors: Factors | None) -> Tensor:
+def _product(rows: Tensor, weight: Tensor, factors: GradientFactors | None) -> Tensor:
     """rows·weightᵀ of every client, in low precision where that is asked for."""
     if torch.is_autocast_enabled(rows.device.type):
         low = torch.get_autocast_dtype(rows.device.type)
@@ -163,7 +169,7 @@ class _Factored(torch.autograd.Function):
     """The same, but the weight's gradient is left to whoever wants its factors."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, factors: Factors) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, factors: GradientFactors) -> Tensor:
         ctx.factors = factors
         return _Product.forward(ctx, rows, weight)
 
@@ -179,7 +185,7 @@ def _by_rows(ctx: Any, g: Tensor, weight: Tensor) -> Tensor | None:
 
 
 class _Conv2d(nn.Conv2d):
-    factors: Factors | None
+    factors: GradientFactors | None
 
     def forward(self, x: Tensor) -> Tensor:
         return self.biased(self.products(x))
@@ -248,8 +254,8 @@ class _GroupNorm(nn.GroupNorm):
 
     def cut(self, x: Tensor, relu: bool = True) -> Tensor:
         """With a ReLU behind it, or without."""
-        if self.affine and normalisation.suits(x, self.num_groups):
-            return normalisation.normalised(x, self.weight, self.bias, self.num_groups, self.eps, relu)
+        if self.affine and normalization.suits(x, self.num_groups):
+            return normalization.normalised(x, self.weight, self.bias, self.num_groups, self.eps, relu)
         y = group_norm(x, self.num_groups, None, None, self.eps)
         y = _scaled(y, self.weight, self.bias, (-1, *(1,) * (x.ndim - 2)))
         return y.relu() if relu else y

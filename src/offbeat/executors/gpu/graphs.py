@@ -16,13 +16,15 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from offbeat.clients import BUFFERS
-from offbeat.engine.executors.base import Executor, Outcome, Task, outcome, replayable
-from offbeat.engine.executors.probe import mixes_examples
-from offbeat.engine.executors.program import Program, Programs
-from offbeat.engine.executors.vectorised import rows
-from offbeat.engine.work import Work
-from offbeat.seeds import key
+from offbeat.client.context import TrainingContext
+from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import seeded_generators
+from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
+from offbeat.executors.gpu.program import Program, Programs
+from offbeat.executors.probe import mixes_examples
+from offbeat.executors.vectorized import rows
+from offbeat.random import key
+from offbeat.server.extensions import BUFFERS
 
 LANES = 8
 
@@ -30,32 +32,36 @@ LANES = 8
 class Lane:
     """A stream, the programs on it, and the running statistics of the model in it.  On a CPU there is no stream."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.stream: Any = torch.cuda.Stream() if work.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
+        self.stream: Any = torch.cuda.Stream() if context.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.programs = Programs()
         self.program: Program | None = None  # of the job that is loaded
         self.counts = np.zeros(0, dtype=np.int64)  # examples in each of the job's batches
-        self.buffers = work.buffers.read(work.module) if work.buffers.names else None
+        self.buffers = context.buffers.read(context.module) if context.buffers.names else None
 
     def load(self, task: Task, compiled: bool) -> Program:
-        work, job = task
-        x, lr = job.x[None], job.x.new_tensor([[work.rule.lr * job.rate]])
-        state = work.rule.begin(x, rows([job.extra]), rows([work.kept_by(job)]))
-        batches, counts = work.plans([job])
+        runtime, job = task
+        context = runtime.context
+        x, lr = job.x[None], job.x.new_tensor([[context.rule.lr * job.rate]])
+        state = context.rule.begin(x, rows([job.extra]), rows([runtime.begin(job)]))
+        batches, counts = context.plans([job])
         self.program = None  # it may have to make room
-        self.program = self.programs.get(self._loss, work.layout, work.rule, x, batches, state, self.stream, compiled)
+        self.program = self.programs.get(
+            self._loss, context.layout, context.rule, x, batches, state, self.stream, compiled
+        )
         self.program.load(x, lr, np.array([job.steps]), state, batches, counts)
         self.counts = counts[:, 0]
         if self.buffers is not None:
             self.buffers.copy_(job.extra[BUFFERS])
         return self.program
 
-    def finish(self, task: Task, finite: bool) -> Outcome:
-        (work, job), program = task, self.program
+    def finish(self, task: Task, finite: bool) -> TrainingOutcome:
+        (runtime, job), program = task, self.program
         assert program is not None
-        lr = work.rule.lr * job.rate
-        sent, kept = work.rule.finish(program.y, program.x, lr, float(job.steps), program.state)
+        rule = runtime.context.rule
+        lr = rule.lr * job.rate
+        sent, kept = rule.finish(program.y, program.x, lr, float(job.steps), program.state)
         beside = {name: value[0].clone() for name, value in sent.items()}
         if self.buffers is not None:
             beside[BUFFERS] = self.buffers.clone()
@@ -65,26 +71,27 @@ class Lane:
 
     def _loss(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
         """The weighted mean loss of one model, its parameters being (1, …)."""
-        work = self.work
-        inputs = work.inputs(batch[0])
+        context = self.context
+        inputs = context.inputs(batch[0])
         if inputs.is_cuda and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        own = work.buffers.unflatten(self.buffers) if self.buffers is not None else {}
+        own = context.buffers.unflatten(self.buffers) if self.buffers is not None else {}
         changed = {name: view.clone() for name, view in own.items()}  # by the forward pass, in place
         alone = {name: value.squeeze(0) for name, value in parameters.items()}
-        with work.mixed():
-            outputs = functional_call(work.module, alone | changed, (inputs,))
+        with context.autocast():
+            outputs = functional_call(context.module, alone | changed, (inputs,))
         for name, view in own.items():
             view.copy_(changed[name])
-        return cross_entropy(outputs.to(weight.dtype), work.labels(batch[0]), reduction="none").dot(weight[0])
+        return cross_entropy(outputs.to(weight.dtype), context.labels(batch[0]), reduction="none").dot(weight[0])
 
 
 class Graphs(Executor):
-    def __init__(self, work: Work, compiled: bool = True) -> None:
-        super().__init__(work)
-        self.compiled = compiled and work.device.type == "cuda"
-        self.lanes = [Lane(work) for _ in range(LANES)]
-        self.mixes = mixes_examples(work)  # then a short batch may not be padded
+    def __init__(self, runtime: ClientRuntime, compiled: bool = True) -> None:
+        super().__init__(runtime)
+        context = runtime.context
+        self.compiled = compiled and context.device.type == "cuda"
+        self.lanes = [Lane(context) for _ in range(LANES)]
+        self.mixes = mixes_examples(context)  # then a short batch may not be padded
         self.bulk = min(self.bulk, 4 * LANES)
 
     def close(self) -> None:
@@ -92,17 +99,17 @@ class Graphs(Executor):
         for lane in self.lanes:
             lane.program, lane.programs = None, Programs()
 
-    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
-        self.work.module.train()
+    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+        self.context.module.train()
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i][1].steps)  # lanes of one turn end together
-        outcomes: dict[int, Outcome] = {}
-        with replayable(key(*(job.seed for _, job in tasks)), self.work.device):
+        outcomes: dict[int, TrainingOutcome] = {}
+        with seeded_generators(key(*(job.seed for _, job in tasks)), self.context.device):
             for first in range(0, len(order), LANES):
                 places = order[first : first + LANES]
                 outcomes |= zip(places, self._train([tasks[i] for i in places]), strict=True)
         return [outcomes[i] for i in range(len(tasks))]
 
-    def _train(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def _train(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
         """One task a lane."""
         lanes = self.lanes[: len(tasks)]
         programs = [lane.load(task, self.compiled) for lane, task in zip(lanes, tasks, strict=True)]

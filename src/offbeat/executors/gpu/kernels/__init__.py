@@ -4,10 +4,10 @@ Capitals are sizes, as in Triton's documentation; those in a signature's second 
 compiled.
 """
 
-from offbeat.engine.executors.kernels.dense import arrange, products, weight_gradient
-from offbeat.engine.executors.kernels.depthwise import depthwise, depthwise_weight_gradient
-from offbeat.engine.executors.kernels.images import normalise, normalise_back, pool, unpool
-from offbeat.engine.executors.kernels.rows import descend, keep
+from offbeat.executors.gpu.kernels.dense import arrange, products, weight_gradient
+from offbeat.executors.gpu.kernels.depthwise import depthwise, depthwise_weight_gradient
+from offbeat.executors.gpu.kernels.images import normalise, normalise_back, pool, unpool
+from offbeat.executors.gpu.kernels.rows import descend, keep
 
 __all__ = [
     "arrange",

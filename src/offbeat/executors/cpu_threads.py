@@ -14,13 +14,13 @@ from queue import SimpleQueue
 
 import torch
 
-from offbeat.engine.executors.base import Piece, Plan, Trained
+from offbeat.client.training import Plan, Trained, WorkItem
 
 # Multiplications of a stack's step, forwards.  Measured on two cores with one such stack on each: 5·10⁶ gain nothing,
 # 7·10⁶ a tenth (an MLP) to a half (a linear model).
 LONG = 7_000_000
 
-LocalWork = Callable[[Sequence[Piece], Plan], Iterable[Trained]]
+LocalWork = Callable[[Sequence[WorkItem], Plan], Iterable[Trained]]
 
 
 def cores() -> int:
@@ -28,13 +28,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def worth(tasks: int, rows: int, multiplications: int) -> int:
+def worker_count(tasks: int, rows: int, multiplications: int) -> int:
     """How many lanes, for so many tasks in stacks of so many rows, with so many multiplications a row and step."""
     enough = max(1, -(-LONG // max(1, multiplications)))  # rows that make a step long
     return max(1, min(cores(), tasks // enough)) if enough <= rows else 1
 
 
-class Lanes:
+class StackThreads:
     """As many threads as there are trainers; each stack is trained by one that is free."""
 
     def __init__(self, trainers: Sequence[LocalWork]) -> None:
@@ -43,7 +43,7 @@ class Lanes:
             self._free.put(trainer)
         self._threads = ThreadPoolExecutor(len(trainers), initializer=torch.set_num_threads, initargs=(1,))
 
-    def train(self, orders: Iterable[tuple[Sequence[Piece], Plan]]) -> Iterator[list[Trained]]:
+    def train(self, orders: Iterable[tuple[Sequence[WorkItem], Plan]]) -> Iterator[list[Trained]]:
         """The result of every order, in their order."""
         futures = [self._threads.submit(self._train, *order) for order in orders]
         try:
@@ -56,9 +56,9 @@ class Lanes:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _train(self, pieces: Sequence[Piece], plan: Plan) -> list[Trained]:
+    def _train(self, items: Sequence[WorkItem], plan: Plan) -> list[Trained]:
         trainer = self._free.get()
         try:
-            return list(trainer(pieces, plan))
+            return list(trainer(items, plan))
         finally:
             self._free.put(trainer)

@@ -25,8 +25,8 @@ from typing import Any, Literal
 import ray
 from ray.exceptions import RayError
 
-from offbeat.engine.executors.workers import portable
 from offbeat.errors import OffbeatError
+from offbeat.executors.workers import portable
 
 STARTS = 3  # workers that may fail to start in a row
 PATIENCE = 300.0  # seconds without any worker

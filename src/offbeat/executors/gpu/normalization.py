@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offbeat.engine.executors import chip
+from offbeat.executors.gpu import triton_support as triton_support
 
 
 def suits(x: Tensor, groups: int) -> bool:
     """Whether the kernels here can do it: images on a GPU, channels and groups in powers of two."""
     channels, each = x.shape[1], x.shape[1] // groups
-    return chip.has_kernels(x) and x.ndim == 4 and channels & (channels - 1) == 0 and each & (each - 1) == 0
+    return triton_support.has_kernels(x) and x.ndim == 4 and channels & (channels - 1) == 0 and each & (each - 1) == 0
 
 
 def normalised(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, relu: bool) -> Tensor:
@@ -33,7 +33,7 @@ def _forward(
     x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What comes out, in single precision; mean and 1/deviation of every channel's group."""
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
     out, means, scales = _like(x, weight, bias, groups, eps, relu)
     kernels.normalise(x, *_alike(weight, bias), out, means, scales, groups, eps, relu)
@@ -44,7 +44,7 @@ def _backward(
     g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, scales: Tensor, groups: int, relu: bool
 ) -> tuple[Tensor, Tensor]:
     """The gradients by x, and by weight and bias (n, 2, C)."""
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
     (n, channels), images = weight.shape, len(x)
     by_x, shares = torch.empty_like(x), means.new_empty((images, 2, channels))

@@ -16,28 +16,30 @@ from torch import Tensor
 
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import rho
-from offbeat.engine.executors.base import Outcome, Task, replayable
-from offbeat.engine.executors.program import Compiled, by_vector, gradient_of
-from offbeat.engine.executors.vectorised import Vectorised
-from offbeat.engine.work import Work
+from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import seeded_generators
+from offbeat.executors.base import Task, TrainingOutcome
+from offbeat.executors.gpu.program import Compiled, by_vector, gradient_of
+from offbeat.executors.vectorized import Vectorized
 from offbeat.messages import Job
-from offbeat.seeds import key, stream
+from offbeat.random import key, stream
 
 KEPT = ("peer_bytes", "rounds", "models", "moments", "taken", "consensus")  # in a checkpoint
 ADAM = (0.9, 0.999, 1e-8)  # β₁, β₂, ε of DAdam's clients
 
 
-class Gossip(Vectorised):
-    def __init__(self, work: Work, network: Network, seed: int) -> None:
-        super().__init__(work)
-        self.network, self.seed, self.clients = network, seed, work.data.clients
+class Gossip(Vectorized):
+    def __init__(self, runtime: ClientRuntime, network: Network, seed: int) -> None:
+        super().__init__(runtime)
+        context = runtime.context
+        self.network, self.seed, self.clients = network, seed, context.data.clients
         self.bulk = self.clients  # a round is one piece
         self.groups = [
             np.array([i for i in range(self.clients) if network.cluster(i, self.clients) == k])
             for k in range(network.clusters)
         ]
         self.matrix = self._matrix(self.groups, seed)
-        self._mixing, self._exchange = self.matrix.to(work.device), self._bytes(self.matrix)
+        self._mixing, self._exchange = self.matrix.to(context.device), self._bytes(self.matrix)
         self._fused: Compiled | None = None
         self.peer_bytes = 0
         self.rounds = 0
@@ -54,17 +56,36 @@ class Gossip(Vectorised):
         matrices = [self.network.topology.matrix(n, key(self.seed, k)) for k, n in enumerate(sizes)]
         return max(rho(w) for w in matrices) if self.network.mixes else 1.0
 
-    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
+    @property
+    def poolable(self) -> bool:
+        """A network trains alone."""
+        return False
+
+    def metrics(self) -> dict[str, float]:
+        """Return the distance of the models from consensus."""
+        return {"consensus": self.consensus}
+
+    def summary(self, cohort: int) -> dict[str, Any]:
+        """Return the bytes that clients exchanged and the spectral gap ρ of the mixing matrix."""
+        return super().summary(cohort) | {"rho": self.rho(cohort)}
+
+    def description(self, cohort: int) -> dict[str, Any]:
+        """Return the network's nodes, edges and ρ."""
+        matrix = self.matrix.numpy()
+        edges = np.argwhere(np.triu(matrix + matrix.T, k=1) > 0)
+        return {"network": {"nodes": self.clients, "edges": edges.tolist(), "rho": self.rho(cohort)}}
+
+    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
         jobs = [job for _, job in tasks]
         if not jobs:
             return []
-        assert all(work is self.work for work, _ in tasks), "a network trains alone"
+        assert all(runtime is self.runtime for runtime, _ in tasks), "a network trains alone"
         assert len({job.version for job in jobs}) == 1, "a network trains in synchronous rounds"
-        self.work.module.train()
+        self.context.module.train()
         self.rounds += 1
         x = jobs[0].x
         models = self.models if self.models is not None else x.expand(self.clients, -1).clone()
-        with replayable(key(*(job.seed for job in jobs)), self.work.device):
+        with seeded_generators(key(*(job.seed for job in jobs)), self.context.device):
             models = self._iterate(models, x, jobs)
         if not self.network.restarts:
             self.models = models
@@ -73,10 +94,10 @@ class Gossip(Vectorised):
         finite = torch.isfinite(models.sum(dim=1)).tolist()
         return [self._outcome(job, finite[job.client], models[job.client] - x) for job in jobs]
 
-    def _outcome(self, job: Job, finite: bool, delta: Tensor) -> Outcome:
+    def _outcome(self, job: Job, finite: bool, delta: Tensor) -> TrainingOutcome:
         if not finite:
-            return self.work.diverged(job)
-        update = self.work.update(job, delta, {}, {})
+            return self.context.divergence(job)
+        update = self.runtime.finish(job, delta, {}, {})
         return update if self.network.restarts else replace(update, wire_bytes=0)
 
     def upload_bytes(self, job: Job) -> int:
@@ -98,7 +119,7 @@ class Gossip(Vectorised):
                 models = self._mix(models, chosen)
             if self.network.average_every and self.taken % self.network.average_every == 0:
                 models = models.mean(dim=0, keepdim=True).expand_as(models).clone()
-                self.peer_bytes += 4 * self.work.layout.dim * self.clients * (self.clients - 1)
+                self.peer_bytes += 4 * self.context.layout.dim * self.clients * (self.clients - 1)
         return models
 
     def _chosen(self, t: int, own: dict[int, Job]) -> Any:
@@ -119,7 +140,7 @@ class Gossip(Vectorised):
             if client not in plans:
                 seed = own[client].seed if client in own else key(self.seed, "peer", client, self.rounds)
                 job = Job(0, client, pattern.version, pattern.x, pattern.steps, seed)
-                plans[client] = [*self.work.plan(job), 0]
+                plans[client] = [*self.context.plan(job), 0]
             batches, counts, used = plans[client]
             plans[client][2] += 1
             rows.append((batches[used], counts[used]))
@@ -129,12 +150,12 @@ class Gossip(Vectorised):
         for row, (batch, count) in enumerate(rows):
             index[row, : len(batch)] = batch
             weight[row, :count] = 1 / count
-        return torch.from_numpy(index).to(self.work.device), torch.from_numpy(weight).to(
-            self.work.device, pattern.x.dtype
+        return torch.from_numpy(index).to(self.context.device), torch.from_numpy(weight).to(
+            self.context.device, pattern.x.dtype
         )
 
     def _step(self, y: Tensor, x: Tensor, batch: Tensor, weight: Tensor, index: Tensor, rate: float) -> Tensor:
-        rule = self.work.rule
+        rule = self.context.rule
         g = self._gradient(y.detach().requires_grad_(), batch, weight)
         if self.network.local == "rule":
             return rule.step(y, g, x, rule.lr * rate, {})[0]
@@ -150,7 +171,7 @@ class Gossip(Vectorised):
     def _gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         if not self.compiled:
             return self.stack.gradient(y, batch, weight)
-        self._fused = self._fused or Compiled(by_vector(self.stack.loss_of, self.work.layout), gradient_of)
+        self._fused = self._fused or Compiled(by_vector(self.stack.loss_of, self.context.layout), gradient_of)
         g: Tensor = self._fused([y], batch, weight)[0]
         return g
 
@@ -173,7 +194,7 @@ class Gossip(Vectorised):
 
     def _bytes(self, matrix: Tensor) -> int:
         edges = int(torch.count_nonzero(matrix) - torch.count_nonzero(matrix.diagonal()))
-        return 4 * self.work.layout.dim * edges
+        return 4 * self.context.layout.dim * edges
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {name: getattr(self, name) for name in KEPT}

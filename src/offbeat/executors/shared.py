@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offbeat.vector import vacant
+from offbeat.vectors import empty_hugepages_like
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class Place:
     shape: torch.Size
 
 
-Parcel = Place | Tensor  # what a message says of a tensor; one that finds no cell travels itself
+TensorRef = Place | Tensor  # what a message says of a tensor; one that finds no cell travels itself
 
 
-class Cells:
+class SharedSlab:
     """Equal pieces of one anonymous mapping, made before the children are.
 
     It has no name, so nothing is left behind however the processes end, and the limit on /dev/shm (64 MB in many
@@ -37,7 +37,7 @@ class Cells:
         memory = mmap.mmap(-1, count * self.size)
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8).view(count, self.size)
 
-    def put(self, tensor: Tensor, cell: int | None) -> Parcel:
+    def put(self, tensor: Tensor, cell: int | None) -> TensorRef:
         """Copy a tensor into a cell."""
         if cell is None or tensor.nbytes > self.size:
             return tensor.detach()
@@ -45,19 +45,19 @@ class Cells:
         self.view(place).copy_(tensor.detach())
         return place
 
-    def view(self, parcel: Parcel) -> Tensor:
+    def view(self, parcel: TensorRef) -> Tensor:
         """The tensor where it lies: good for as long as nobody else uses the cell."""
         if isinstance(parcel, Tensor):
             return parcel
         size = math.prod(parcel.shape) * parcel.dtype.itemsize
         return self._bytes[parcel.cell, :size].view(parcel.dtype).view(parcel.shape)
 
-    def copy(self, parcel: Parcel) -> Tensor:
+    def copy(self, parcel: TensorRef) -> Tensor:
         """The tensor in memory of its own."""
         if isinstance(parcel, Tensor):
             return parcel
         lying = self.view(parcel)
-        return vacant(lying).copy_(lying)
+        return empty_hugepages_like(lying).copy_(lying)
 
 
 @dataclass(slots=True)
@@ -66,13 +66,13 @@ class _Loan:
     readers: int = 0
 
 
-class Shelf:
+class SlabAllocator:
     """The parent's book of the cells: which are free, and which hold a tensor that several jobs read.
 
     A tensor that nobody reads any more stays until its cell is needed: the next job may start from the same version.
     """
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: SharedSlab) -> None:
         self.cells = cells
         self._free = list(range(cells.count))
         self._loans: dict[int, _Loan] = {}  # by cell
@@ -88,7 +88,7 @@ class Shelf:
         if cell is not None:
             self._free.append(cell)
 
-    def lend(self, tensor: Tensor) -> Parcel:
+    def lend(self, tensor: Tensor) -> TensorRef:
         """The tensor for one more reader, copied when it is the first."""
         if id(tensor) not in self._places:
             cell = self.take()
@@ -101,7 +101,7 @@ class Shelf:
         self._loans[place.cell].readers += 1
         return place
 
-    def back(self, parcel: Parcel) -> None:
+    def back(self, parcel: TensorRef) -> None:
         """One reader less."""
         if isinstance(parcel, Place):
             self._loans[parcel.cell].readers -= 1

@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offbeat.clients import ClientRule, State
-from offbeat.engine.executors import chip
+from offbeat.client.rules import ClientRule, State
 from offbeat.errors import first_line
-from offbeat.vector import Layout
+from offbeat.executors.gpu import triton_support as triton_support
+from offbeat.vectors import Layout
 
 LADDER = [
     1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 45, 50, 56, 64, 72, 80, 90, 100, 112, 120, 128,
@@ -58,7 +58,7 @@ class Program:
         self, loss: Loss, layout: Layout, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any,
         compiled: bool,
     ) -> None:  # fmt: skip
-        chip.look_for_kernels(x.device)
+        triton_support.detect_triton(x.device)
         self.layout = layout
         steps = 1 << (len(batches) - 1).bit_length()
         width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled by itself
@@ -72,7 +72,7 @@ class Program:
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
         # A plain step is done parameter by parameter: the gradient is never put together to be read once.
-        self.apart = rule.plain and chip.has_kernels(x)
+        self.apart = rule.plain and triton_support.has_kernels(x)
         named = _by_parameter(loss, layout.names) if self.apart else by_vector(loss, layout)
         advance = _advance(self.rule, tuple(state))
         self._plain = gradient_of(named)
@@ -161,13 +161,13 @@ class Program:
         leaves = [part.detach().requires_grad_() for part in parts]
         t = self.t.remainder(len(self.batches))
         batch, weight = (table.index_select(0, t)[0, :size, :count] for table in (self.batches, self.weights))
-        slopes = (self._gradient if count is None else self._plain)(leaves, batch, weight)
+        grad_output = (self._gradient if count is None else self._plain)(leaves, batch, weight)
         lr, on = self.lr[:size], self.steps[:size] > self.t
         if self.apart:
-            _descend(self.rule, leaves, slopes, lr, on)
+            _descend(self.rule, leaves, grad_output, lr, on)
         else:
             rows = [value[:size] for value in self.state.values()]
-            self._advance(y, *slopes, self.x[:size], lr, on, rows)
+            self._advance(y, *grad_output, self.x[:size], lr, on, rows)
         self.t.add_(1)
 
 
@@ -221,12 +221,12 @@ def _by_parameter(loss: Loss, names: Sequence[str]) -> Callable[..., Tensor]:
 
 
 def _descend(
-    rule: ClientRule, leaves: Sequence[Tensor], slopes: Sequence[Tensor | None], lr: Tensor, on: Tensor
+    rule: ClientRule, leaves: Sequence[Tensor], grad_output: Sequence[Tensor | None], lr: Tensor, on: Tensor
 ) -> None:
     """A plain step in place, for rows that still have steps to do."""
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
-    for leaf, slope in zip(leaves, slopes, strict=True):
+    for leaf, slope in zip(leaves, grad_output, strict=True):
         if slope is None and rule.weight_decay:
             slope = torch.zeros_like(leaf)
         if slope is not None:
@@ -248,8 +248,8 @@ def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:
 
 def _keep(new: Tensor, old: Tensor, on: Tensor) -> None:
     """Into the rows of `old` that are on."""
-    if chip.has_kernels(new) and not torch.compiler.is_compiling():
-        from offbeat.engine.executors import kernels
+    if triton_support.has_kernels(new) and not torch.compiler.is_compiling():
+        from offbeat.executors.gpu import kernels
 
         kernels.keep(new, old, on)
     else:

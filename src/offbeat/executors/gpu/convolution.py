@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offbeat.engine.executors import chip
+from offbeat.executors.gpu import triton_support as triton_support
 
 
 def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
@@ -23,7 +23,9 @@ def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, g
     within = all(p < k for k, p in zip(weight.shape[-2:], padding, strict=True)) and len(set(stride)) == 1
     plain = (groups == 1 or groups == x.shape[1] == weight.shape[1]) and set(dilation) == {1}
     most = max(x.shape[1], weight.shape[1]) * x.shape[2] * x.shape[3] * (len(x) // len(weight))
-    return chip.has_kernels(x) and within and plain and most < 2**31  # places in a client's images are 32-bit numbers
+    return (
+        triton_support.has_kernels(x) and within and plain and most < 2**31
+    )  # places in a client's images are 32-bit numbers
 
 
 def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups: int = 1) -> Tensor:
@@ -48,8 +50,8 @@ def _dense_by_images(
     g: Tensor, weight: Tensor, channels: int, height: int, width: int, stride: int, ph: int, pw: int
 ) -> Tensor:
     """A convolution of g, spread out again by the stride, with the kernels turned round."""
-    n, slopes, _, kh, kw = weight.shape
-    table = torch.empty((n, channels, kh * kw, slopes), dtype=g.dtype, device=g.device)
+    n, grad_output, _, kh, kw = weight.shape
+    table = torch.empty((n, channels, kh * kw, grad_output), dtype=g.dtype, device=g.device)
     out = _empty(g, channels, height, width)
     return _multiply(g, weight, table, (3, 1, 2), out, (kh - 1 - ph, kw - 1 - pw), spread=stride)
 
@@ -59,7 +61,7 @@ def _multiply(
     stride: int = 1, spread: int = 1,
 ) -> Tensor:  # fmt: skip
     """With the kernels (n, O, C, kh, kw) written into the table, whose dimensions are theirs in another `order`."""
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
     flat = weight.reshape(*weight.shape[:3], -1)
     kernels.arrange(flat[None], table.permute(0, *order), turn=order[0] == 3)
@@ -72,7 +74,7 @@ def _dense_by_kernels(
     x: Tensor, g: Tensor, n: int, channels: int, kh: int, kw: int, stride: int, ph: int, pw: int
 ) -> Tensor:
     """For each client patches(x)ᵀ·g, summed over parts of the batch in a fixed order."""
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
     images, out, height, width = g.shape
     pixels, taps = images // n * height * width, kh * kw * channels
@@ -88,7 +90,7 @@ def _dense_by_kernels(
 
 
 def _depthwise(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
     n, channels, _, kh, kw = weight.shape
     out = _images(x, weight, stride, ph, pw)
@@ -100,7 +102,7 @@ def _depthwise(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tens
 def _depthwise_by_images(
     g: Tensor, weight: Tensor, channels: int, height: int, width: int, stride: int, ph: int, pw: int
 ) -> Tensor:
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
     n, _, _, kh, kw = weight.shape
     out = _empty(g, channels, height, width)
@@ -112,7 +114,7 @@ def _depthwise_by_images(
 def _depthwise_by_kernels(
     x: Tensor, g: Tensor, n: int, each: int, kh: int, kw: int, stride: int, ph: int, pw: int
 ) -> Tensor:
-    from offbeat.engine.executors import kernels
+    from offbeat.executors.gpu import kernels
 
     images, channels, height, width = g.shape
     parts = max(1, min(images // n * height * width // 1024, 2048 // (n * kh * kw)))
@@ -122,7 +124,7 @@ def _depthwise_by_kernels(
 
 
 def _images(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
-    """Memory for what comes out."""
+    """UpdateCache for what comes out."""
     (_, out, _, kh, kw), (height, width) = weight.shape, x.shape[2:]
     return _empty(x, out, (height + 2 * ph - kh) // stride + 1, (width + 2 * pw - kw) // stride + 1)
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from offbeat.engine.executors.stacked import Stack
-from offbeat.engine.work import Work
+from offbeat.client.context import TrainingContext
 from offbeat.errors import first_line
+from offbeat.executors.stacked import Stack
 from offbeat.messages import Job
 
 # Calculations of a forward pass, times steps, from which on compiling pays.  On an H200 it takes 10 to 40 seconds and
@@ -18,11 +18,11 @@ from offbeat.messages import Job
 WORTH_COMPILING = 5e15
 
 
-def worth_compiling(work: Work, steps: int) -> bool:
+def worth_compiling(context: TrainingContext, steps: int) -> bool:
     """Whether so many local steps are worth the time that compiling the model takes; the same on every machine."""
     with Calculations() as counter, torch.no_grad():
-        batches, _ = work.plan(Job(0, 0, 0, work.layout.read(work.module), 1, 0))
-        work.module(work.inputs(torch.from_numpy(batches[0]).to(work.device)))
+        batches, _ = context.plan(Job(0, 0, 0, context.layout.read(context.module), 1, 0))
+        context.module(context.inputs(torch.from_numpy(batches[0]).to(context.device)))
     return float(counter.total) * steps > WORTH_COMPILING
 
 
@@ -54,33 +54,33 @@ class Calculations(TorchFunctionMode):
 
 
 @torch.no_grad()
-def mixes_examples(work: Work) -> bool:
+def mixes_examples(context: TrainingContext) -> bool:
     """Whether the output for one example depends on what else is in the batch (batch statistics do that)."""
-    module = copy.deepcopy(work.module).train()
-    one = work.data.dataset.prepare(work.x[torch.zeros(3, dtype=torch.int64, device=work.device)])
+    module = copy.deepcopy(context.module).train()
+    one = context.data.dataset.prepare(context.x[torch.zeros(3, dtype=torch.int64, device=context.device)])
     changed = one[1:] + 1 if one.is_floating_point() else (one[1:] == 0).to(one.dtype)  # tokens 0 and 1 always exist
     other = torch.cat([one[:1], changed])
     outputs = []
-    with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         for inputs in (one, other):
             torch.manual_seed(0)  # the same dropout for both
             outputs.append(module(inputs)[0])
     return not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)
 
 
-def why_not_stackable(work: Work) -> str | None:
+def why_not_stackable(context: TrainingContext) -> str | None:
     """Why a stack of such models cannot be trained; None when it can."""
-    work.module.train()
-    x = work.layout.read(work.module)
-    batches, _ = work.plans([Job(0, 0, 0, x, 1, 0)])
-    batch = torch.from_numpy(batches[0, :, :1]).to(work.device).expand(2, 2, *batches.shape[3:])
-    with torch.random.fork_rng(devices=[work.device] if work.device.type == "cuda" else []):
-        if mixes_examples(work):
+    context.module.train()
+    x = context.layout.read(context.module)
+    batches, _ = context.plans([Job(0, 0, 0, x, 1, 0)])
+    batch = torch.from_numpy(batches[0, :, :1]).to(context.device).expand(2, 2, *batches.shape[3:])
+    with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
+        if mixes_examples(context):
             return "it mixes the examples of a batch, so that padding would count."
-        if work.buffers.names:
-            return f"training changes its buffer {work.buffers.names[0]!r}, which a stack would share."
+        if context.buffers.names:
+            return f"training changes its buffer {context.buffers.names[0]!r}, which a stack would share."
         try:
-            Stack(work).gradient(torch.stack([x, x]), batch, x.new_full((2, 2), 0.5))
+            Stack(context).gradient(torch.stack([x, x]), batch, x.new_full((2, 2), 0.5))
         except Exception as error:  # a kernel may also fail for want of a GPU's resources
             return first_line(error)
     return None

@@ -14,45 +14,50 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offbeat.clients import ClientRule, State
-from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, Trained, outcome, replayable
-from offbeat.engine.executors.lanes import Lanes, cores, worth
-from offbeat.engine.executors.program import Programs, shares
-from offbeat.engine.executors.stacked import Stack
-from offbeat.engine.executors.walk import Walk
-from offbeat.engine.work import Work
-from offbeat.seeds import key
+from offbeat.client.context import TrainingContext
+from offbeat.client.local_step import LocalStepper
+from offbeat.client.rules import ClientRule, State
+from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import Plan, Trained, WorkItem, seeded_generators
+from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
+from offbeat.executors.cpu_threads import StackThreads, cores, worker_count
+from offbeat.executors.gpu.program import Programs, shares
+from offbeat.executors.stacked import Stack
+from offbeat.random import key
 
 # Of parameters in one stack on a CPU: more do not stay in the cache, with all that goes with them.  Plain steps
 # without weight decay have no gradients beside them.
 CACHE_BYTES, PLAIN_BYTES = 6 << 20, 20 << 20
 
 
-class Vectorised(Executor):
+class Vectorized(Executor):
     """On a CPU step by step, a stack on each core; on a GPU the step is compiled and captured once for each size of a
     stack."""
 
-    def __init__(self, work: Work, compiled: bool = True) -> None:
-        super().__init__(work)
-        self.stack, self.compiled = Stack(work), compiled and work.device.type == "cuda"
+    def __init__(self, runtime: ClientRuntime, compiled: bool = True) -> None:
+        super().__init__(runtime)
+        context = runtime.context
+        self.stack, self.compiled = Stack(context), compiled and context.device.type == "cuda"
         self.programs = Programs()
-        self.stream = torch.cuda.Stream() if work.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self.rows = height(work, self.bulk)
+        self.stream = torch.cuda.Stream() if context.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.rows = height(context, self.bulk)
         self.sample = min(self.bulk, 2 * self.rows * cores())
-        self._lanes: Lanes | None = None
+        self._lanes: StackThreads | None = None
 
-    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
         if not tasks:
             return []
-        self.work.module.train()
-        outcomes: dict[int, Outcome] = {}
-        lanes = self.lanes(tasks)
-        parts = stacks(tasks, self.rows, lanes)
-        orders = (([Piece.of(tasks[i]) for i in places], plan([tasks[i] for i in places])) for places in parts)
-        if lanes == 1:
+        self.context.module.train()
+        outcomes: dict[int, TrainingOutcome] = {}
+        cpu_threads = self.cpu_threads(tasks)
+        parts = stacks(tasks, self.rows, cpu_threads)
+        orders = (
+            ([tasks[i][0].item(tasks[i][1]) for i in places], plan([tasks[i] for i in places])) for places in parts
+        )
+        if cpu_threads == 1:
             results: Iterable[Iterable[Trained]] = (self.local_work(*order) for order in orders)
         else:
-            self._lanes = self._lanes or Lanes([Vectorised(self.work).local_work for _ in range(cores())])
+            self._lanes = self._lanes or StackThreads([Vectorized(self.runtime).local_work for _ in range(cores())])
             results = self._lanes.train(orders)
         for places, trained in zip(parts, results, strict=True):
             outcomes |= {i: outcome(tasks[i], *result) for i, result in zip(places, trained, strict=True)}
@@ -63,21 +68,23 @@ class Vectorised(Executor):
             self._lanes.close()
         self._lanes = None
 
-    def lanes(self, tasks: Sequence[Task]) -> int:
+    def cpu_threads(self, tasks: Sequence[Task]) -> int:
         """How many stacks are worth training at the same time."""
-        if self.work.device.type != "cpu" or not self.stack.independent:
+        if self.context.device.type != "cpu" or not self.stack.independent:
             return 1
-        widest = max(min(work.rule.batch_size, work.data.size(job.client)) for work, job in tasks)
-        return worth(len(tasks), self.rows, widest * self.work.layout.dim)
+        widest = max(
+            min(runtime.context.rule.batch_size, runtime.context.data.size(job.client)) for runtime, job in tasks
+        )
+        return worker_count(len(tasks), self.rows, widest * self.context.layout.dim)
 
-    def local_work(self, pieces: Sequence[Piece], plan: Plan) -> Iterator[Trained]:
+    def local_work(self, items: Sequence[WorkItem], plan: Plan) -> Iterator[Trained]:
         """Jobs of like rules, sorted by falling number of steps, from begin to finish."""
-        rule, jobs = pieces[0].rule, [piece.job for piece in pieces]
+        rule, jobs = items[0].rule, [item.job for item in items]
         x = _stacked([job.x for job in jobs])
-        lr = x.new_tensor([[piece.rule.lr * piece.job.rate] for piece in pieces])
+        lr = x.new_tensor([[item.rule.lr * item.job.rate] for item in items])
         steps = np.array([job.steps for job in jobs])
-        state = rule.begin(x, rows(job.extra for job in jobs), rows(piece.kept for piece in pieces))
-        with replayable(key(*(job.seed for job in jobs)), self.work.device):
+        state = rule.begin(x, rows(job.extra for job in jobs), rows(item.client_state for item in items))
+        with seeded_generators(key(*(job.seed for job in jobs)), self.context.device):
             y, state = self._steps(rule, x, lr, steps, state, *plan)
         sent, kept = rule.finish(y, x, lr, x.new_tensor(steps)[:, None], state)
         # Each row its own memory: one slow update in flight must not keep the whole stack alive.
@@ -93,13 +100,13 @@ class Vectorised(Executor):
         self, rule: ClientRule, x: Tensor, lr: Tensor, steps: NDArray[np.int64], state: State,
         batches: NDArray[np.int64], counts: NDArray[np.int64],
     ) -> tuple[Tensor, State]:  # fmt: skip
-        if self.work.device.type == "cuda":
+        if self.context.device.type == "cuda":
             program = self.programs.get(
-                self.stack.loss_of, self.work.layout, rule, x, batches, state, self.stream, self.compiled
+                self.stack.loss_of, self.context.layout, rule, x, batches, state, self.stream, self.compiled
             )
             return program.run(x, lr, steps, state, batches, counts)
         index, weights = torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
-        walk = Walk(rule, self.work.layout, x, state, self.stack.factors)
+        walk = LocalStepper(rule, self.context.layout, x, state, self.stack.factors)
         for t in range(int(steps[0])):
             n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
             leaves = walk.leaves(n)
@@ -107,10 +114,10 @@ class Vectorised(Executor):
         return walk.end()
 
 
-def height(work: Work, bulk: int) -> int:
+def height(context: TrainingContext, bulk: int) -> int:
     """Most rows of one stack that are worth it."""
-    cache = PLAIN_BYTES if work.rule.plain and not work.rule.weight_decay else CACHE_BYTES
-    return bulk if work.device.type == "cuda" else max(2, cache // (4 * max(1, work.layout.dim)))
+    cache = PLAIN_BYTES if context.rule.plain and not context.rule.weight_decay else CACHE_BYTES
+    return bulk if context.device.type == "cuda" else max(2, cache // (4 * max(1, context.layout.dim)))
 
 
 def stacks(tasks: Sequence[Task], most: int, workers: int = 1) -> list[list[int]]:
@@ -119,7 +126,7 @@ def stacks(tasks: Sequence[Task], most: int, workers: int = 1) -> list[list[int]
     Of each rule as few stacks as will do, about equally high, and a multiple of the workers.
     """
     parts = []
-    for places in alike([work.rule for work, _ in tasks]):
+    for places in alike([runtime.context.rule for runtime, _ in tasks]):
         order = sorted(places, key=lambda i: -tasks[i][1].steps)
         turns = -(-len(order) // (most * workers))
         each = -(-len(order) // (turns * workers))
@@ -140,11 +147,11 @@ def alike(rules: Sequence[ClientRule]) -> list[list[int]]:
 
 def plan(tasks: Sequence[Task]) -> Plan:
     """Indices into the data set (most steps, n, B), and how many of each row count (most steps, n)."""
-    works = {id(work): work for work, _ in tasks}
+    runtimes = {id(runtime): runtime for runtime, _ in tasks}
     parts = []
-    for name, work in works.items():
+    for name, runtime in runtimes.items():
         own = [row for row, task in enumerate(tasks) if id(task[0]) == name]
-        parts.append((own, *work.plans([tasks[row][1] for row in own])))
+        parts.append((own, *runtime.context.plans([tasks[row][1] for row in own])))
     if len(parts) == 1:
         return parts[0][1:]
     most, width = max(p[1].shape[0] for p in parts), max(p[1].shape[2] for p in parts)

@@ -1,6 +1,6 @@
 """Jobs spread over the workers of a Ray cluster: over the cores or the GPUs of many machines.
 
-A worker has the model and the data, which a node gets once, and trains what it is given: a stack as `vectorised` does
+A worker has the model and the data, which a node gets once, and trains what it is given: a stack as `vectorized` does
 it, or job by job as `sequential` does it where the model cannot be stacked and, on a CPU, where it has convolutions.
 What belongs to a run stays here: what its clients keep, its codec, its updates.  x is put into the object store once a
 version.
@@ -26,30 +26,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from offbeat.clients import SGD, ClientRule, State
-from offbeat.data import Augment, Dataset, Federated
-from offbeat.engine.executors.base import (
-    BULK_BYTES,
-    Executor,
-    Outcome,
-    Piece,
-    Plan,
-    Task,
-    Trained,
-    arithmetic,
-    examples,
-    outcome,
-)
-from offbeat.engine.executors.probe import why_not_stackable
-from offbeat.engine.executors.sequential import one_by_one
-from offbeat.engine.executors.vectorised import Vectorised, height, plan, stacks
-from offbeat.engine.executors.workers import keep_memory
-from offbeat.engine.work import Precision, Work
+from offbeat.client.context import Precision, TrainingContext
+from offbeat.client.rules import SGD, ClientRule, State
+from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import Plan, Trained, WorkItem
+from offbeat.data import Augment, Dataset, PartitionedDataset
 from offbeat.errors import ConfigError, OffbeatError, first_line
+from offbeat.executors.base import BULK_BYTES, Executor, Task, TrainingOutcome, arithmetic, examples, outcome
+from offbeat.executors.probe import why_not_stackable
+from offbeat.executors.sequential import one_by_one
+from offbeat.executors.vectorized import Vectorized, height, plan, stacks
+from offbeat.executors.workers import keep_memory
 from offbeat.messages import Job, parts
 
 if TYPE_CHECKING:
-    from offbeat.engine.executors.cluster import Cluster, Member
+    from offbeat.executors.cluster import Cluster, Member
 
 STACKED, ALONE = 256, 4  # jobs a worker that are worth training at once; jobs that train alone must end after Ctrl-C
 TRIES = 4
@@ -77,13 +68,13 @@ class Workplace:
     stacked: bool
 
     @classmethod
-    def of(cls, work: Work, stacked: bool) -> Workplace:
-        data = work.data.dataset
+    def of(cls, context: TrainingContext, stacked: bool) -> Workplace:
+        data = context.data.dataset
         x, y = data.x[:1].clone(), data.y[:1].clone()  # a view would take the whole along
         kind = dataclasses.replace(data, x=x, y=y, test_x=x, test_y=y, owners=None)
         return cls(
-            copy.deepcopy(work.module).cpu(), kind, data.x.numpy(), data.y.numpy(),
-            work.device.type, work.precision, work.augment, stacked,
+            copy.deepcopy(context.module).cpu(), kind, data.x.numpy(), data.y.numpy(),
+            context.device.type, context.precision, context.augment, stacked,
         )  # fmt: skip
 
 
@@ -95,7 +86,7 @@ class Parts:
     job: dict[str, Any]  # without its tensors
     x: int  # its place among the tensors that come along
     extra: dict[str, int]
-    kept: dict[str, Array]
+    client_state: dict[str, Array]
 
 
 class Trainer:
@@ -106,30 +97,32 @@ class Trainer:
             torch.set_num_threads(1)
         keep_memory()
         data = dataclasses.replace(place.kind, x=_view(place.x), y=_view(place.y))
-        nobody = Federated(data, np.zeros(1, dtype=np.int64), np.array([0, 1]))  # plans of batches come along
+        nobody = PartitionedDataset(data, np.zeros(1, dtype=np.int64), np.array([0, 1]))  # plans of batches come along
         device = torch.device(place.device)
-        self.work = Work(place.module, nobody, SGD(), device, precision=place.precision, augment=place.augment)
-        self.work.module.train()
-        self.local_work = Vectorised(self.work).local_work if place.stacked else self._one_by_one
+        self.context = TrainingContext(
+            place.module, nobody, SGD(), device, precision=place.precision, augment=place.augment
+        )
+        self.context.module.train()
+        self.local_work = Vectorized(ClientRuntime(self.context)).local_work if place.stacked else self._one_by_one
 
-    def _one_by_one(self, pieces: Sequence[Piece], plan: Plan) -> Iterator[Trained]:
-        return one_by_one(self.work, pieces, plan)
+    def _one_by_one(self, items: Sequence[WorkItem], plan: Plan) -> Iterator[Trained]:
+        return one_by_one(self.context, items, plan)
 
     def train(self, order: Sequence[Parts], plan: Plan, *lent: Array) -> list[Answer]:
-        device = self.work.device
+        device = self.context.device
         tensors = [_view(array).to(device) for array in lent]
-        pieces = []
+        items = []
         for part in order:
             job = Job(**part.job, x=tensors[part.x], extra={name: tensors[i] for name, i in part.extra.items()})
-            kept = {name: torch.tensor(array, device=device) for name, array in part.kept.items()}
-            pieces.append(Piece(part.rule, job, kept))
-        with arithmetic(self.work):
-            trained = list(self.local_work(pieces, plan))
+            kept = {name: torch.tensor(array, device=device) for name, array in part.client_state.items()}
+            items.append(WorkItem(part.rule, job, kept))
+        with arithmetic(self.context):
+            trained = list(self.local_work(items, plan))
         return [(finite, _array(delta), _arrays(sent), _arrays(kept)) for finite, delta, sent, kept in trained]
 
 
 @dataclass(slots=True)
-class Errand:
+class PendingTask:
     """Tasks on their way through a worker."""
 
     places: Sequence[int]  # among all tasks
@@ -140,23 +133,29 @@ class Errand:
 class Ray(Executor):
     """The workers are one for each core or, with device = "cuda", one for each GPU, and start when there is work."""
 
-    def __init__(self, work: Work) -> None:
-        super().__init__(work)
+    def __init__(self, runtime: ClientRuntime) -> None:
+        super().__init__(runtime)
+        context = runtime.context
         if reason := missing():
             raise ConfigError(reason, key="executor")
-        self.stacked = not _convolves(work) and why_not_stackable(work) is None
-        self.rows = height(work, self.bulk)
+        self.stacked = not _convolves(context) and why_not_stackable(context) is None
+        self.rows = height(context, self.bulk)
         self.parts: int | None = None  # into which the jobs of a bulk are split
         self._look_ahead(1)
         self._cluster: Cluster | None = None
         self._trainer: Any = None  # a reference
         self._lent: dict[int, tuple[Tensor, Any]] = {}  # by identity: the tensor, so that it stays, and a reference
-        self._busy: dict[Member, Errand] = {}
+        self._busy: dict[Member, PendingTask] = {}
+
+    @property
+    def poolable(self) -> bool:
+        """Workers already share their cores."""
+        return False
 
     def _look_ahead(self, workers: int) -> None:
         """Jobs that are worth training at once by so many workers."""
         together = (STACKED if self.stacked else ALONE) * workers
-        self.bulk = max(workers, min(together, BULK_BYTES // (4 * max(1, self.work.layout.dim))))
+        self.bulk = max(workers, min(together, BULK_BYTES // (4 * max(1, self.context.layout.dim))))
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"parts": self.parts}
@@ -179,7 +178,7 @@ class Ray(Executor):
             cluster, self._cluster = self._cluster, None
             cluster.close()
 
-    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
         if not tasks:
             return []
         try:
@@ -190,13 +189,13 @@ class Ray(Executor):
 
     def _begun(self) -> Cluster:
         if self._cluster is None:
-            from offbeat.engine.executors.cluster import Cluster
+            from offbeat.executors.cluster import Cluster
 
-            self._cluster = Cluster("GPU" if self.work.device.type == "cuda" else "CPU")
+            self._cluster = Cluster("GPU" if self.context.device.type == "cuda" else "CPU")
             if self.parts is None:
                 self._split(max(1, self._cluster.size()))
             try:
-                self._trainer = self._cluster.put((Trainer, Workplace.of(self.work, self.stacked)))
+                self._trainer = self._cluster.put((Trainer, Workplace.of(self.context, self.stacked)))
             except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:
                 why = first_line(error.__cause__ or error.__context__ or error)  # Ray adds all that it has looked at
                 raise ConfigError(
@@ -204,11 +203,11 @@ class Ray(Executor):
                 ) from error
         return self._cluster
 
-    def _train(self, cluster: Cluster, tasks: Sequence[Task]) -> list[Outcome]:
+    def _train(self, cluster: Cluster, tasks: Sequence[Task]) -> list[TrainingOutcome]:
         """Longest first, and whoever is free takes the next: then all are done at about the same time."""
-        errands = [Errand(places, [tasks[place] for place in places]) for places in self._groups(tasks)]
+        errands = [PendingTask(places, [tasks[place] for place in places]) for places in self._groups(tasks)]
         waiting = deque(sorted(errands, key=lambda errand: -examples(errand.tasks)))
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, TrainingOutcome] = {}
         while waiting or self._busy:
             self._feed(cluster, waiting)
             answered = self._collect(cluster, waiting)
@@ -226,7 +225,7 @@ class Ray(Executor):
         assert self.parts is not None
         return stacks(tasks, self.rows, self.parts)
 
-    def _feed(self, cluster: Cluster, waiting: deque[Errand]) -> None:
+    def _feed(self, cluster: Cluster, waiting: deque[PendingTask]) -> None:
         """Give every idle worker something, and ask for more workers while there is more to do."""
         if not waiting:
             return
@@ -240,9 +239,9 @@ class Ray(Executor):
             cluster.ask(member, *self._order(cluster, errand))
             self._busy[member] = errand
 
-    def _collect(self, cluster: Cluster, waiting: deque[Errand]) -> list[tuple[Errand, list[Answer]]]:
+    def _collect(self, cluster: Cluster, waiting: deque[PendingTask]) -> list[tuple[PendingTask, list[Answer]]]:
         """What has come; what a worker had that is lost waits again."""
-        from offbeat.engine.executors.cluster import Gone
+        from offbeat.executors.cluster import Gone
 
         answered = []
         for member, answer in cluster.answers():
@@ -260,7 +259,7 @@ class Ray(Executor):
             waiting.appendleft(errand)
         return answered
 
-    def _order(self, cluster: Cluster, errand: Errand) -> tuple[Any, ...]:
+    def _order(self, cluster: Cluster, errand: PendingTask) -> tuple[Any, ...]:
         """What `Trainer.train` is called with."""
         lent: dict[int, int] = {}  # by identity: the place among the tensors that go along
         references: list[Any] = []
@@ -274,28 +273,28 @@ class Ray(Executor):
             return lent[id(tensor)]
 
         order = []
-        for piece in map(Piece.of, errand.tasks):
-            job = parts(piece.job)
+        for item in (runtime.item(job) for runtime, job in errand.tasks):
+            job = parts(item.job)
             x, extra = lend(job.pop("x")), {name: lend(value) for name, value in job.pop("extra").items()}
-            order.append(Parts(piece.rule, job, x, extra, _arrays(piece.kept)))
+            order.append(Parts(item.rule, job, x, extra, _arrays(item.client_state)))
         return order, plan(errand.tasks), *references
 
-    def _outcomes(self, errand: Errand, answers: Sequence[Answer]) -> list[Outcome]:
+    def _outcomes(self, errand: PendingTask, answers: Sequence[Answer]) -> list[TrainingOutcome]:
         """In memory of their own: a result in the object store would stay there for as long as an update lives."""
 
         def own(arrays: Mapping[str, Array]) -> State:
-            return {name: torch.tensor(array, device=self.work.device) for name, array in arrays.items()}
+            return {name: torch.tensor(array, device=self.context.device) for name, array in arrays.items()}
 
         return [
-            outcome(task, finite, torch.tensor(delta, device=self.work.device), own(sent), own(kept))
+            outcome(task, finite, torch.tensor(delta, device=self.context.device), own(sent), own(kept))
             for task, (finite, delta, sent, kept) in zip(errand.tasks, answers, strict=True)
         ]
 
 
-def _convolves(work: Work) -> bool:
+def _convolves(context: TrainingContext) -> bool:
     """Whether the model is faster job by job: on a CPU, where stacked convolutions are slow."""
     convolutions = nn.Conv1d, nn.Conv2d, nn.Conv3d
-    return work.device.type == "cpu" and any(isinstance(layer, convolutions) for layer in work.module.modules())
+    return context.device.type == "cpu" and any(isinstance(layer, convolutions) for layer in context.module.modules())
 
 
 def _array(tensor: Tensor) -> Array:

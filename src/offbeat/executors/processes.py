@@ -23,14 +23,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offbeat.clients import ClientRule, State
-from offbeat.engine.executors.base import Executor, Outcome, Piece, Plan, Task, examples, outcome
-from offbeat.engine.executors.lanes import cores
-from offbeat.engine.executors.sequential import local_work
-from offbeat.engine.executors.shared import Cells, Parcel, Shelf
-from offbeat.engine.executors.workers import Serve, Worker
-from offbeat.engine.work import Work
+from offbeat.client.context import TrainingContext
+from offbeat.client.rules import ClientRule, State
+from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import Plan, WorkItem, train_job
 from offbeat.errors import ConfigError, OffbeatError
+from offbeat.executors.base import Executor, Task, TrainingOutcome, examples, outcome
+from offbeat.executors.cpu_threads import cores
+from offbeat.executors.shared import SharedSlab, SlabAllocator, TensorRef
+from offbeat.executors.workers import Serve, Worker
 from offbeat.messages import Job
 
 AHEAD = 4  # jobs a worker that are worth training at once: enough to even out, few enough to end soon after Ctrl-C
@@ -43,9 +44,9 @@ class Order:
 
     rule: int  # its number among those that the worker knows
     job: dict[str, Any]  # without its tensors
-    x: Parcel
-    extra: dict[str, Parcel]
-    kept: dict[str, Parcel]
+    x: TensorRef
+    extra: dict[str, TensorRef]
+    client_state: dict[str, TensorRef]
     cells: list[int | None]  # for what comes back
     plan: Plan
 
@@ -55,19 +56,19 @@ class Answer:
     """What came of it."""
 
     finite: bool
-    delta: Parcel
-    sent: dict[str, Parcel]
-    kept: dict[str, Parcel]
+    delta: TensorRef
+    sent: dict[str, TensorRef]
+    client_state: dict[str, TensorRef]
 
 
 @dataclass(slots=True)
-class Errand:
+class PendingTask:
     """A task on its way through a worker."""
 
     place: int  # among all tasks
     task: Task
     tries: int = 0
-    lent: list[Parcel] = field(default_factory=list)
+    lent: list[TensorRef] = field(default_factory=list)
     cells: list[int | None] = field(default_factory=list)
     answer: Answer | None = None
 
@@ -75,9 +76,10 @@ class Errand:
 class Processes(Executor):
     """Each job by the very function that `sequential` uses."""
 
-    def __init__(self, work: Work) -> None:
-        super().__init__(work)
-        if work.device.type != "cpu":
+    def __init__(self, runtime: ClientRuntime) -> None:
+        super().__init__(runtime)
+        context = runtime.context
+        if context.device.type != "cpu":
             raise ConfigError("'processes' spreads jobs over the cores of a CPU; on a GPU use 'auto'.", key="executor")
         if not hasattr(os, "sched_getaffinity"):
             raise ConfigError("'processes' needs Linux; use 'sequential'.", key="executor")
@@ -85,8 +87,8 @@ class Processes(Executor):
         self.bulk = self.sample = min(self.bulk, AHEAD * self.most)
         self._rules: list[ClientRule] = []
         self._workers: list[Worker] = []
-        self._busy: dict[Worker, Errand] = {}
-        self._shelf: Shelf | None = None
+        self._busy: dict[Worker, PendingTask] = {}
+        self._shelf: SlabAllocator | None = None
         self._owner = os.getpid()
         weakref.finalize(self, _end, self._workers)
 
@@ -96,7 +98,7 @@ class Processes(Executor):
         self._busy.clear()
         self._shelf = None
 
-    def train_all(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
         if not tasks:
             return []
         before = torch.get_num_threads()
@@ -111,26 +113,27 @@ class Processes(Executor):
             torch.set_num_threads(before)
 
     def _prepare(self, tasks: Sequence[Task]) -> None:
-        """Memory and workers that suit the tasks."""
-        for work, _ in tasks:
-            if work.rule not in self._rules:
+        """Provide shared memory and workers that suit the tasks."""
+        for runtime, _ in tasks:
+            if runtime.context.rule not in self._rules:
                 self.close()
-                self._rules.append(work.rule)
+                self._rules.append(runtime.context.rule)
         if self._owner != os.getpid():  # forked by the user with workers and memory that are the parent's
             self.close()
             self._owner = os.getpid()
         if self._shelf is None:
-            tensors = max(2 + len(job.extra) + len(w.rule.sends) + 2 * len(w.rule.keeps) for w, job in tasks)
+            rules = [(runtime.context.rule, job) for runtime, job in tasks]
+            tensors = max(2 + len(job.extra) + len(r.sends) + 2 * len(r.keeps) for r, job in rules)
             # Twice: a worker gets its next job before the answer to the last has been read.
-            self._shelf = Shelf(Cells(2 * self.most * tensors, max(job.x.nbytes for _, job in tasks)))
+            self._shelf = SlabAllocator(SharedSlab(2 * self.most * tensors, max(job.x.nbytes for _, job in tasks)))
         for worker in [worker for worker in self._workers if not worker.alive()]:
             self._discard(worker)
 
-    def _train(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def _train(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
         """Longest first, and whoever is free takes the next: then all are done at about the same time."""
-        errands = [Errand(place, task) for place, task in enumerate(tasks)]
+        errands = [PendingTask(place, task) for place, task in enumerate(tasks)]
         waiting = deque(sorted(errands, key=lambda errand: -examples([errand.task])))
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, TrainingOutcome] = {}
         while waiting or self._busy:
             self._feed(waiting)
             answered = list(self._collect(waiting))
@@ -141,7 +144,7 @@ class Processes(Executor):
         self._shelf.clear()
         return [outcomes[place] for place in range(len(tasks))]
 
-    def _feed(self, waiting: deque[Errand]) -> None:
+    def _feed(self, waiting: deque[PendingTask]) -> None:
         """Give every idle worker a job, and start workers while there are cores without one."""
         while waiting and len(self._busy) < self.most:
             worker = next((worker for worker in self._workers if worker not in self._busy), None)
@@ -156,11 +159,11 @@ class Processes(Executor):
 
     def _serve(self) -> Serve:
         assert self._shelf is not None
-        work, rules, cells = self.work, self._rules, self._shelf.cells
-        work.module.train()
-        return lambda order: _trained(work, rules, cells, order)
+        context, rules, cells = self.context, self._rules, self._shelf.cells
+        context.module.train()
+        return lambda order: _trained(context, rules, cells, order)
 
-    def _collect(self, waiting: deque[Errand]) -> Iterator[Errand]:
+    def _collect(self, waiting: deque[PendingTask]) -> Iterator[PendingTask]:
         """Wait for answers; what a worker had that has died waits again."""
         ready = wait([worker.channel for worker in self._busy])
         for worker in [worker for worker in self._busy if worker.channel in ready]:
@@ -172,32 +175,34 @@ class Processes(Executor):
                 continue
             yield errand
 
-    def _order(self, errand: Errand) -> Order:
+    def _order(self, errand: PendingTask) -> Order:
         assert self._shelf is not None
-        piece, shelf, job = Piece.of(errand.task), self._shelf, errand.task[1]
+        item, shelf, job = errand.task[0].item(errand.task[1]), self._shelf, errand.task[1]
         x, extra = shelf.lend(job.x), {name: shelf.lend(value) for name, value in job.extra.items()}
-        cells = [shelf.take() for _ in range(len(piece.kept) + 1 + len(piece.rule.sends) + len(piece.rule.keeps))]
+        cells = [shelf.take() for _ in range(len(item.client_state) + 1 + len(item.rule.sends) + len(item.rule.keeps))]
         errand.lent, errand.cells = [x, *extra.values()], cells
         return Order(
-            rule=self._rules.index(piece.rule),
+            rule=self._rules.index(item.rule),
             job={f.name: getattr(job, f.name) for f in fields(job) if f.name not in ("x", "extra")},
             x=x,
             extra=extra,
-            kept={n: shelf.cells.put(v, cell) for (n, v), cell in zip(piece.kept.items(), cells, strict=False)},
-            cells=cells[len(piece.kept) :],
-            plan=errand.task[0].plan(job),
+            client_state={
+                n: shelf.cells.put(v, cell) for (n, v), cell in zip(item.client_state.items(), cells, strict=False)
+            },
+            cells=cells[len(item.client_state) :],
+            plan=errand.task[0].context.plan(job),
         )
 
-    def _outcome(self, errand: Errand) -> Outcome:
+    def _outcome(self, errand: PendingTask) -> TrainingOutcome:
         assert self._shelf is not None
         assert errand.answer is not None
         copy, answer = self._shelf.cells.copy, errand.answer
-        sent, kept = ({name: copy(p) for name, p in part.items()} for part in (answer.sent, answer.kept))
+        sent, kept = ({name: copy(p) for name, p in part.items()} for part in (answer.sent, answer.client_state))
         came = outcome(errand.task, answer.finite, copy(answer.delta), sent, kept)
         self._return(errand)
         return came
 
-    def _return(self, errand: Errand) -> None:
+    def _return(self, errand: PendingTask) -> None:
         """The errand needs its memory no more."""
         assert self._shelf is not None
         for parcel in errand.lent:
@@ -205,7 +210,7 @@ class Processes(Executor):
         for cell in errand.cells:
             self._shelf.give(cell)
 
-    def _again(self, worker: Worker, errand: Errand, waiting: deque[Errand]) -> None:
+    def _again(self, worker: Worker, errand: PendingTask, waiting: deque[PendingTask]) -> None:
         """A worker has died: try its job once more, with another one."""
         self._discard(worker)
         self._return(errand)
@@ -224,15 +229,17 @@ class Processes(Executor):
         self._workers.remove(worker)
 
 
-def _trained(work: Work, rules: Sequence[ClientRule], cells: Cells, order: Order) -> Answer:
+def _trained(context: TrainingContext, rules: Sequence[ClientRule], cells: SharedSlab, order: Order) -> Answer:
     """In the worker: from an order to its answer."""
     view = cells.view
     job = Job(**order.job, x=view(order.x), extra={name: view(parcel) for name, parcel in order.extra.items()})
-    piece = Piece(rules[order.rule], job, {name: view(parcel) for name, parcel in order.kept.items()})
-    return _answer(cells, order.cells, *local_work(work, piece, order.plan))
+    item = WorkItem(rules[order.rule], job, {name: view(parcel) for name, parcel in order.client_state.items()})
+    return _answer(cells, order.cells, *train_job(context, item, order.plan))
 
 
-def _answer(cells: Cells, room: Sequence[int | None], finite: bool, delta: Tensor, sent: State, kept: State) -> Answer:
+def _answer(
+    cells: SharedSlab, room: Sequence[int | None], finite: bool, delta: Tensor, sent: State, kept: State
+) -> Answer:
     free = iter(room)
     return Answer(
         finite,

@@ -17,7 +17,7 @@ _RUNNING = False
 
 
 @functools.cache
-def look_for_kernels(device: torch.device) -> None:
+def detect_triton(device: torch.device) -> None:
     """Before anything is compiled or captured: whether Triton's kernels can be used there."""
     global _RUNNING
     if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
@@ -28,7 +28,7 @@ def runs(device: torch.device) -> bool:
     """Try the smallest kernel.  Triton comes with torch, but builds a part of itself at its first use."""
     old = torch.zeros((1, 1), device=device)
     try:
-        from offbeat.engine.executors import kernels
+        from offbeat.executors.gpu import kernels
 
         kernels.keep(torch.ones_like(old), old, torch.ones_like(old, dtype=torch.bool))
         return bool(old.item() == 1)

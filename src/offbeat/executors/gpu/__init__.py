@@ -1,0 +1,1 @@
+"""GPU execution: captured programs, CUDA graphs and Triton kernels."""

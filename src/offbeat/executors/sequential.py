@@ -1,0 +1,33 @@
+"""Train one client after the other with ordinary autograd: the reference for every other executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from offbeat.client.context import TrainingContext
+from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import Plan, Trained, WorkItem, train_job
+from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
+
+
+class Sequential(Executor):
+    """Trains jobs one by one; runs whatever a user brings."""
+
+    def __init__(self, runtime: ClientRuntime) -> None:
+        super().__init__(runtime)
+        self.bulk, self.sample = 1, 4  # training ahead gains nothing
+
+    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+        """Train the tasks in order."""
+        self.context.module.train()
+        return [
+            outcome((runtime, job), *train_job(self.context, runtime.item(job), runtime.context.plan(job)))
+            for runtime, job in tasks
+        ]
+
+
+def one_by_one(context: TrainingContext, items: Sequence[WorkItem], plan: Plan) -> Iterator[Trained]:
+    """Train several jobs whose plan is joint (most steps, n, B)."""
+    batches, counts = plan
+    for i, item in enumerate(items):
+        yield train_job(context, item, (batches[: item.job.steps, i], counts[: item.job.steps, i]))
