@@ -12,10 +12,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from offbeat.engine.events import Arrival, Event, Lost, Tick
-from offbeat.engine.forgers import Forgers
+from offbeat.environment import Environment
 from offbeat.messages import Job, Update, parts
-from offbeat.world import World
+from offbeat.server.events import Arrival, Event, Lost, Tick
+from offbeat.server.session import RunTransport
+from offbeat.simulation.attack_simulation import AttackSimulator
 
 
 class Trainer(Protocol):
@@ -36,16 +37,20 @@ _Entry = tuple[float, int, Any, float]
 happens (a `Job`: it arrives, a `Lost`, a `Tick`); when it was sent."""
 
 
-class Simulated:
+class SimulatedTransport(RunTransport):
     """The virtual clock and what will happen: jobs that must be trained first, trained ones, and everything else.
 
     An entry is made once and moved from list to list.  Were a bulk's events made at once, each bulk would set off
     Python's garbage collector, which costs more than the bookkeeping.
     """
 
-    def __init__(self, world: World, trainer: Trainer, seed: int, forgers: Forgers | None = None) -> None:
-        self.world, self.trainer, self.seed, self.forgers = world, trainer, seed, forgers
-        self.doubtful = forgers is not None  # an executor has looked at what it has trained
+    now: float = 0.0
+
+    def __init__(
+        self, environment: Environment, trainer: Trainer, seed: int, attack_simulator: AttackSimulator | None = None
+    ) -> None:
+        self.environment, self.trainer, self.seed, self.attack_simulator = environment, trainer, seed, attack_simulator
+        self.untrusted = attack_simulator is not None  # an executor has looked at what it has trained
         self.now = 0.0
         self.untrained: list[_Entry] = []  # jobs, a heap
         self.ready: list[_Entry] = []  # jobs that are trained or asked for, the earliest last
@@ -57,10 +62,10 @@ class Simulated:
         self._ticks: set[float] = set()
 
     def send(self, jobs: Sequence[Job]) -> None:
-        world, trainer, seed, now = self.world, self.trainer, self.seed, self.now
+        environment, trainer, seed, now = self.environment, self.trainer, self.seed, self.now
         for sequence, job in enumerate(jobs, start=self.sequence + 1):
             down, up = trainer.download_bytes(job), trainer.upload_bytes(job)
-            end, arrives = world.trip(seed, job, down, up, now)
+            end, arrives = environment.trip(seed, job, down, up, now)
             self.bytes_down += down
             if arrives:
                 heapq.heappush(self.untrained, (end, sequence, job, now))
@@ -122,7 +127,9 @@ class Simulated:
             if at > self.now:
                 self.now = at
             update = self.trained.pop(job.id)
-            return Arrival(job, update if self.forgers is None else self.forgers.sent(job, update), sent)
+            return Arrival(
+                job, update if self.attack_simulator is None else self.attack_simulator.apply(job, update), sent
+            )
         if not others:
             raise RuntimeError("nothing is in flight and nobody will wake up: the federation has come to rest")
         at, _, what, _ = heapq.heappop(others)
@@ -143,14 +150,14 @@ class Simulated:
                 (at, n, _plain(what), sent) for at, n, what, sent in (*self.ready, *self.untrained, *self.others)
             ],
             "trained": [_plain(update) for update in self.trained.values()],
-            "forgers": self.forgers.state_dict() if self.forgers is not None else None,
+            "attackers": self.attack_simulator.state_dict() if self.attack_simulator is not None else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.now, self.sequence, self.bytes_down = state["now"], state["sequence"], state["bytes_down"]
         self.trained = {update["job"]: Update(**update) for update in state["trained"]}
-        if self.forgers is not None:
-            self.forgers.load_state_dict(state["forgers"])
+        if self.attack_simulator is not None:
+            self.attack_simulator.load_state_dict(state["attackers"])
         self.asked, self.untrained, self.ready, self.others = {}, [], [], []
         for at, n, plain, sent in sorted(state["queue"], key=operator.itemgetter(0, 1)):  # a sorted list is a heap
             what = _whole(plain)

@@ -1,0 +1,1 @@
+"""The virtual-time transport and the simulation of attackers."""
