@@ -1,0 +1,94 @@
+"""An experiment that is ready to run."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from offbeat.algorithms.workload import Device, Workload
+from offbeat.client.context import TrainingContext
+from offbeat.client.evaluation import Evaluator
+from offbeat.client.runtime import ClientRuntime
+from offbeat.environment import Environment, Poisoning
+from offbeat.executors import Executor, Name
+from offbeat.random import key
+
+if TYPE_CHECKING:
+    from offbeat.runs.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """An experiment with its data, model, executor and evaluator."""
+
+    experiment: Experiment
+    environment: Environment  # resolved for the clients of the data set
+    executor_name: Name
+    executor: Executor
+    evaluate: Evaluator
+    rates: dict[str, float] = field(default_factory=dict)  # client steps per second of the executors that were tried
+    _planned: dict[int, Workload] = field(default_factory=dict)  # by client
+    _common: dict[int, Workload] = field(default_factory=dict)  # by steps
+
+    @property
+    def runtime(self) -> ClientRuntime:
+        """The clients' runtime."""
+        return self.executor.runtime
+
+    @property
+    def context(self) -> TrainingContext:
+        """The clients' model, data and rule."""
+        return self.executor.context
+
+    @functools.cached_property
+    def attackers(self) -> frozenset[int]:
+        """The clients that attack."""
+        return self.environment.attackers(self.experiment.seed, self.context.data.clients)
+
+    @property
+    def pool(self) -> object:
+        """A key, equal for runs whose jobs can be trained in one stack; None where pooling gains nothing."""
+        if not self.executor.poolable:
+            return None
+        if isinstance(self.environment.attack, Poisoning) and self.attackers:
+            return None  # its labels are its own
+        context, module = self.context, self.context.module
+        fixed = hashlib.sha256()  # what is not part of x must be the same for all
+        for name, value in sorted(module.state_dict().items()):
+            if name not in context.layout.names + context.buffers.names:
+                fixed.update(name.encode() + value.cpu().numpy().tobytes())
+        return (
+            self.executor_name, str(context.device), context.precision, context.augment, id(context.data.dataset),
+            str(module), context.layout.fingerprint, fixed.hexdigest(),
+        )  # fmt: skip
+
+    def workload(self, client: int) -> Workload:
+        """Return the work to ask of a client: as the algorithm plans it, or as the client rule says."""
+        algorithm = self.experiment.algorithm
+        if not algorithm.plans:
+            return self._default(self.context.steps(client))
+        if client not in self._planned:
+            planned = algorithm.workload(self.device(client))
+            self._planned[client] = self._default(self.context.steps(client)) if planned is None else planned
+        return self._planned[client]
+
+    def _default(self, steps: int) -> Workload:
+        """Return the workload of a number of steps; most clients share one."""
+        if steps not in self._common:
+            network = self.experiment.algorithm.network()
+            self._common[steps] = Workload(steps, network.seconds_per_step if network is not None else 0.0)
+        return self._common[steps]
+
+    def device(self, client: int) -> Device:
+        """Return what a planning algorithm may know about a client."""
+        context, experiment = self.context, self.experiment
+        return Device(
+            client, context.data.clients, context.steps(client), experiment.scheduler.step_period, self._profile
+        )
+
+    def _profile(self, client: int) -> tuple[float, float] | None:
+        """Return a device's seconds per step and seconds per upload, as the delay model knows them."""
+        device_key = key(self.experiment.seed, "device", client)
+        return self.environment.delay.profile(client, device_key, 4 * self.context.layout.dim)

@@ -1,0 +1,70 @@
+"""Take runs to their end: one, or several whose jobs are trained together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+
+from offbeat.errors import DivergenceError, OffbeatError
+from offbeat.executors import Executor, arithmetic, threads
+from offbeat.executors.base import Task, TrainingOutcome
+from offbeat.messages import Job
+from offbeat.runs.result import Result
+from offbeat.runs.run import Run
+
+
+def alone(run: Run) -> Result:
+    """Run to the end, or until interrupted."""
+    outcome = together([run])[0]
+    if isinstance(outcome, DivergenceError):
+        raise outcome
+    return outcome
+
+
+def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
+    """Run them at once, the jobs of all in one stack, and see what becomes of each.
+
+    The runs share their model, data and executor; every one of them has the results that it would have alone, up to the
+    rounding of a larger stack.  Other errors than a divergence end all of them, in good order.
+    """
+    executor = runs[0].assembly.executor
+    ended: dict[int, Result | DivergenceError] = {}
+    waiting: dict[int, list[Job]] = {}
+    failures: list[OffbeatError] = []
+    routines = [run.advance(len(runs)) for run in runs]
+
+    def go_on(place: int, step: Callable[[], list[Job]]) -> None:
+        try:
+            waiting[place] = step()
+        except StopIteration as end:
+            ended[place] = end.value
+        except DivergenceError as error:
+            ended[place] = error
+        except OffbeatError as error:
+            failures.append(error)
+            for run in runs:  # the others stop where they are, with a checkpoint
+                run.interrupted.set()
+
+    with threads(executor.context), arithmetic(executor.context), contextlib.closing(executor):
+        for place, routine in enumerate(routines):
+            go_on(place, functools.partial(next, routine))
+        while waiting:
+            asked, waiting = waiting, {}
+            tasks = [(runs[place].assembly.runtime, job) for place, jobs in asked.items() for job in jobs]
+            try:
+                trained = iter(_in_bulk(executor, tasks))
+            except OffbeatError as error:
+                for place in asked:
+                    go_on(place, functools.partial(routines[place].throw, error))
+                break
+            for place, jobs in asked.items():
+                go_on(place, functools.partial(routines[place].send, [next(trained) for _ in jobs]))
+    if failures:
+        raise failures[0]
+    return [ended[place] for place in range(len(runs))]
+
+
+def _in_bulk(executor: Executor, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+    parts = (tasks[first : first + executor.bulk] for first in range(0, len(tasks), executor.bulk))
+    return [trained for part in parts for trained in executor.train_all(part)]

@@ -1,0 +1,198 @@
+"""The reader of run folders, shared by resume, reports, exports and fault tests.
+
+Every function raises `RunFolderError` for a file that is missing, damaged or of the wrong type. The reader opens plain
+files only and follows no symbolic links, because a report may show their content to others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import stat
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from offbeat.errors import RunFolderError
+from offbeat.runs.folder.schema import CONFIG, LOCK, METRICS, STATUS, STATUS_FILE, SUMMARY, SWEEP, UPDATE, UPDATES
+
+MAX_TEXT_BYTES = 1 << 28
+
+UpdateRows = NDArray[np.void]
+"""Rows of `updates.npy`, with the dtype `UPDATE`."""
+
+
+def read_text(path: pathlib.Path, size: int = MAX_TEXT_BYTES) -> str:
+    """Return the text of a plain file.
+
+    Args:
+        path: The file.
+        size: Read at most this many bytes.
+    """
+    try:
+        with _open(path) as file:
+            if size == MAX_TEXT_BYTES and os.fstat(file.fileno()).st_size > size:
+                raise OSError(f"it is larger than {size:,} bytes")
+            return file.read(size).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a run folder."""
+    try:
+        value = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RunFolderError(f"{path} does not contain a JSON object")
+    return value
+
+
+def read_status(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the status of a run: its state, versions and hardware."""
+    return read_json(folder / STATUS_FILE)
+
+
+def read_summary(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the summary of a finished run."""
+    return read_json(folder / SUMMARY)
+
+
+def is_finished(folder: pathlib.Path) -> bool:
+    """Return whether the run has a result."""
+    return (folder / SUMMARY).is_file()
+
+
+def iter_metrics(
+    folder: pathlib.Path, size: int = MAX_TEXT_BYTES, *, in_progress: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield the evaluations of a run, oldest first.
+
+    Args:
+        folder: The run folder.
+        size: Read only this many bytes, such as the length at a checkpoint.
+        in_progress: Ignore a last line that is still being written.
+    """
+    path = folder / METRICS
+    text = read_text(path, size)
+    lines = text.split("\n")
+    if not lines[-1] or in_progress:
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise RunFolderError(f"{path}: line {number} is incomplete or damaged: {error}") from error
+        if not isinstance(value, dict):
+            raise RunFolderError(f"{path}: line {number} is not an evaluation: {line[:60]!r}")
+        yield value
+
+
+def read_metrics(folder: pathlib.Path, size: int = MAX_TEXT_BYTES) -> list[dict[str, Any]]:
+    """Return the evaluations of a run; see `iter_metrics`."""
+    return list(iter_metrics(folder, size))
+
+
+def read_updates(folder: pathlib.Path, *, mapped: bool = False) -> UpdateRows:
+    """Return the log of completed jobs.
+
+    Args:
+        folder: The run folder.
+        mapped: Map the file instead of loading it. Only for runs that no process can truncate meanwhile.
+    """
+    path = folder / UPDATES
+    try:
+        with _open(path) as file:
+            count = _row_count(file)
+            if mapped and count:
+                rows: UpdateRows = np.memmap(file, UPDATE, mode="r", offset=file.tell(), shape=(count,))
+            else:
+                rows = np.fromfile(file, UPDATE, count)
+    except (OSError, ValueError, EOFError) as error:
+        raise _unreadable(path, error) from error
+    if len(rows) and (worst := rows["status"].max()) >= len(STATUS):
+        raise RunFolderError(f"{path} is damaged: it contains the unknown status {worst}")
+    return rows
+
+
+def check_updates(folder: pathlib.Path) -> None:
+    """Check the header and the size of the update log, without reading its rows."""
+    path = folder / UPDATES
+    try:
+        with _open(path) as file:
+            _row_count(file)
+    except (OSError, ValueError, EOFError) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_sweep(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the runs of a sweep, each with its label, seed and folder relative to the sweep's."""
+    runs = read_json(folder / SWEEP).get("runs")
+    if not isinstance(runs, list) or not all(
+        isinstance(run, dict) and isinstance(run.get("folder"), str) for run in runs
+    ):
+        raise RunFolderError(f"{folder / SWEEP} does not list the runs of a sweep")
+    return runs
+
+
+def is_run(folder: pathlib.Path) -> bool:
+    """Return whether a folder contains files of a run."""
+    with contextlib.suppress(OSError):
+        return any((folder / name).is_file() for name in (CONFIG, STATUS_FILE, METRICS))
+    return False
+
+
+def in_use(folder: pathlib.Path) -> bool:
+    """Return whether a process is currently writing to a run folder."""
+    try:
+        with os.fdopen(os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock file, or it is not a plain file
+        return False
+    return False
+
+
+def name_of(folder: pathlib.Path) -> str:
+    """Return the name of a run: its folder, for a run of a sweep relative to the sweep's folder."""
+    place = folder.resolve()
+    for sweep in place.parents[:2]:
+        if (sweep / SWEEP).is_file():
+            return place.relative_to(sweep).as_posix()
+    return place.name
+
+
+@contextlib.contextmanager
+def _open(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """Open a plain file: no link, pipe or device."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is not a plain file")
+        yield file
+
+
+def _row_count(file: BinaryIO) -> int:
+    """Validate the header of an update log and return its number of rows; leaves the file at the first row."""
+    npy.read_magic(file)
+    shape, _, kind = npy.read_array_header_1_0(file)
+    available = (os.fstat(file.fileno()).st_size - file.tell()) // UPDATE.itemsize
+    if kind != UPDATE or len(shape) != 1:
+        raise ValueError(f"it is not an update log of this version of offbeat: its rows are {kind}")
+    if shape[0] > available:
+        raise ValueError(f"it is truncated: {available:,} of {shape[0]:,} rows")
+    return int(shape[0])
+
+
+def _unreadable(path: pathlib.Path, error: Exception) -> RunFolderError:
+    if isinstance(error, FileNotFoundError):
+        return RunFolderError(f"{path.parent} is not a complete run folder: {path.name} is missing")
+    reason = "it is a symbolic link" if path.is_symlink() else getattr(error, "strerror", None) or str(error)
+    return RunFolderError(f"{path} cannot be read: {reason}")

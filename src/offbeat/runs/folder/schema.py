@@ -1,0 +1,45 @@
+"""Names and formats of the files in a run folder.
+
+config.toml        the complete experiment
+metrics.jsonl      one line per evaluation
+updates.npy        one row per completed job (`numpy.load` reads it, also during the run)
+model.safetensors  the final model, under its own parameter names
+summary.json       the result; exists once the run is finished
+status.json        running, finished, interrupted or failed; versions and hardware
+setting.json       facts that the config does not state: the partition, the attackers, the network
+checkpoint/        the state from which `offbeat resume` continues
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from offbeat.server.reasons import REASONS
+
+CONFIG = "config.toml"
+METRICS = "metrics.jsonl"
+UPDATES = "updates.npy"
+MODEL = "model.safetensors"
+SUMMARY = "summary.json"
+STATUS_FILE = "status.json"
+SETTING = "setting.json"
+CHECKPOINT = "checkpoint"
+LOCK = ".lock"
+SWEEP = "sweep.json"  # in the folder of a sweep: the list of its runs
+
+UPDATE = np.dtype(
+    [
+        ("sent", "<f8"),  # virtual seconds
+        ("time", "<f8"),  # of arrival, or when the server gave up waiting
+        ("client", "<i4"),
+        ("version", "<i4"),  # of the model that the client started from
+        ("staleness", "<i4"),
+        ("steps", "<i4"),
+        ("bytes", "<i8"),
+        ("status", "u1"),  # index into STATUS
+    ]
+)
+"""One row of `updates.npy`."""
+
+STATUS = ("aggregated", "lost", "late", *REASONS)
+"""How a job can end, in the order of the codes in `updates.npy`."""

@@ -1,0 +1,465 @@
+"""One run of an experiment: its session, its records and its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import pathlib
+import shutil
+import threading
+import time
+import weakref
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from offbeat.client.evaluation import Score
+from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
+from offbeat.executors.base import TrainingOutcome
+from offbeat.files import write_atomic, write_json
+from offbeat.messages import Job, Update
+from offbeat.runs import privacy
+from offbeat.runs.assembly import Assembly
+from offbeat.runs.callbacks import Callback, CallbackList, RunInfo, RunOutcome
+from offbeat.runs.folder import (
+    CONFIG,
+    METRICS,
+    MODEL,
+    SUMMARY,
+    UPDATES,
+    Origin,
+    RunFolder,
+    name_of,
+    read_metrics,
+    read_status,
+    write_status,
+)
+from offbeat.runs.result import ProgressSnapshot, Result, RunCounters, Watch, algorithm_name, row
+from offbeat.server import checkpoint
+from offbeat.server.events import Arrival, Lost, Outcome
+from offbeat.server.loop import Loop
+from offbeat.server.session import CACHE_FOLDER, CHECKPOINT_FOLDER, RunTransport, ServerSession, ServerSettings
+from offbeat.simulation.attack_simulation import AttackSimulator
+from offbeat.simulation.transport import SimulatedTransport
+
+CHECKPOINT_SECONDS = 30.0
+CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
+CHECKPOINT_BYTES = 5e8  # written per second, before the first checkpoint has been timed
+WATCH_SECONDS = 0.1
+FRUITLESS = 100_000  # events in a row without an accepted update, after which a run is given up
+
+
+def server_settings(assembly: Assembly, folder: pathlib.Path | None = None) -> ServerSettings:
+    """Return the server's settings for a simulated run of an experiment.
+
+    Args:
+        assembly: The experiment.
+        folder: Where the run keeps its files.
+    """
+    experiment, context, runtime = assembly.experiment, assembly.context, assembly.runtime
+    return ServerSettings(
+        algorithm=experiment.algorithm,
+        scheduler=experiment.scheduler,
+        environment=assembly.environment,
+        validator=experiment.validation,
+        x=context.layout.read(context.module),
+        clients=context.data.clients,
+        seed=experiment.seed,
+        workload=assembly.workload,
+        extension=runtime.server_extension(),
+        auxiliary_sizes=runtime.auxiliary_sizes(),
+        outgoing=runtime.outgoing,
+        stateful=runtime.stateful,
+        folder=folder,
+    )
+
+
+class RunHooks:
+    """Hooks into every run of this process, for tools that observe runs or inject faults."""
+
+    def on_begin(self, run: Run) -> None:
+        """Called before a run starts or resumes."""
+
+    def before_turn(self, run: Run) -> None:
+        """Called before each turn of the loop."""
+
+    def checkpoint_due(self, run: Run, due: bool) -> bool:
+        """Return whether to write a checkpoint now; `due` is the run's own decision."""
+        return due
+
+    def before_finish(self, run: Run) -> None:
+        """Called before a finished run writes its model and summary."""
+
+    def on_finish(self, run: Run) -> None:
+        """Called after a finished run has written everything."""
+
+
+_HOOKS = [RunHooks()]
+
+
+def install_hooks(hooks: RunHooks) -> None:
+    """Use these hooks for all runs of this process from now on."""
+    _HOOKS[0] = hooks
+
+
+class Run:
+    """One run: the session's recorder, with the run's metrics, counters, callbacks and folder.
+
+    Args:
+        assembly: The experiment.
+        interrupted: Ends the run between two turns when set.
+        watch: Receives snapshots of the progress.
+        folder: Where the run keeps its files; `open` or `reopen` starts writing there.
+        transport: A simulated one in virtual time when left out.
+        settings: The server's settings; those of a simulation when left out.
+        callbacks: Who else follows the run.
+        checkpoint_every_version: Write a checkpoint after every server step, for work that cannot be repeated.
+    """
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        *,
+        interrupted: threading.Event | None = None,
+        watch: Watch | None = None,
+        folder: pathlib.Path | None = None,
+        transport: RunTransport | None = None,
+        settings: ServerSettings | None = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoint_every_version: bool = False,
+    ) -> None:
+        experiment = assembly.experiment
+        self.assembly, self.experiment = assembly, experiment
+        self.interrupted = interrupted or threading.Event()
+        self.watch = watch or (lambda _: None)
+        self.callbacks = CallbackList(callbacks)
+        self.checkpoint_every_version = checkpoint_every_version
+        self.transport = transport or SimulatedTransport(
+            assembly.environment,
+            assembly.executor,
+            experiment.seed,
+            AttackSimulator.of(assembly.environment.attack, assembly.runtime, assembly.attackers),
+        )
+        self.counters = RunCounters()
+        self.metrics: list[dict[str, Any]] = []
+        self.folder: RunFolder | None = None
+        self._pending: tuple[Score, dict[str, Any]] | None = None  # an evaluation whose figures are not read yet
+        self._fruitless = 0  # events in a row without an accepted update
+        self._restored: dict[str, Any] = {}  # the records of the checkpoint that the run resumes from
+        self._path: pathlib.Path | None = folder
+        self._wall_before = 0.0
+        self._started = time.monotonic()
+        self.session = ServerSession(
+            settings or server_settings(assembly, folder),
+            self.transport,
+            weakref.proxy(self),  # no cycle: a run that is dropped closes its files at once
+            rounds=experiment.rounds,
+            evaluate_every=experiment.evaluation.every,
+        )
+
+    @property
+    def loop(self) -> Loop:
+        """The server loop."""
+        return self.session.loop
+
+    # Progress --------------------------------------------------------------------------------------------------
+
+    def advance(self, runs: int) -> Generator[list[Job], list[TrainingOutcome], Result]:
+        """Run to the end; yield the jobs that must be trained and continue with their outcomes.
+
+        Whoever drives this (`drive.py`) can train the jobs of several runs at once.
+
+        Args:
+            runs: Number of runs that are driven together; all wait while one of them writes a checkpoint.
+        """
+        with self._failing():
+            _HOOKS[0].on_begin(self)
+            self.callbacks.on_run_begin(self._info)
+            self._started = time.monotonic()
+            if not self.metrics:
+                self.session.start()
+            saved = watched = self._started
+            pause, measured = CHECKPOINT_SECONDS, False
+            while not self.session.finished and not self.interrupted.is_set():
+                while jobs := self.transport.wanted():
+                    self.transport.deliver(_updates((yield jobs)))
+                _HOOKS[0].before_turn(self)
+                stepped = self.session.turn().stepped
+                now = time.monotonic()
+                if now - watched > WATCH_SECONDS:
+                    watched = now
+                    self._show()
+                if self.folder and now - saved > pause and not measured:
+                    pause, measured = _pause(runs, self._checkpoint_bytes() / CHECKPOINT_BYTES), True
+                due = now - saved > pause or (self.checkpoint_every_version and stepped)
+                if self.folder and _HOOKS[0].checkpoint_due(self, due):
+                    self._checkpoint()
+                    saved = time.monotonic()
+                    pause, measured = _pause(runs, saved - now), True
+            stopped = self.interrupted.is_set() and not self.session.finished
+            return self._interrupt() if stopped else self._finish()
+
+    def record(self, outcome: Outcome) -> None:
+        """Count a turn of the loop and log its update."""
+        accepted = isinstance(outcome.event, Arrival) and outcome.refused is None
+        self._fruitless = 0 if accepted else self._fruitless + 1
+        if self._fruitless > FRUITLESS and not self.transport.real_time:
+            raise ConfigError(
+                f"{FRUITLESS:,} events in a row brought no accepted update: jobs were lost, waited for or rejected; "
+                "see environment.trip_timeout, environment.loss, environment.availability and validation",
+                key="environment",
+            )
+        self.counters.count(outcome)
+        if self.folder and isinstance(outcome.event, (Arrival, Lost)):
+            self.folder.updates.append(row(outcome))
+
+    def finished(self) -> bool:
+        """Return whether the virtual time is over."""
+        limit = self.experiment.virtual_seconds
+        return limit is not None and self.transport.next_at > limit
+
+    def evaluate(self, version: int) -> None:
+        """Start an evaluation; on a GPU its figures are read before the next one, or when they are needed."""
+        self._settle()
+        score = self.assembly.evaluate(self.session.x, self.session.buffers)
+        counters = self._timed()
+        line = {
+            "version": version,
+            "virtual_seconds": counters.virtual_seconds,
+            "accuracy": 0.0,
+            "loss": 0.0,
+            "staleness_mean": counters.staleness_mean,
+            "staleness_max": counters.staleness_max,
+            "updates": counters.updates,
+            "bytes_up": counters.bytes_up,
+            "bytes_down": self.transport.bytes_down,
+            "client_steps": counters.client_steps,
+            "wall_seconds": counters.wall_seconds,
+            **self.assembly.executor.metrics(),
+            **privacy.so_far(self.loop.algorithm),
+        }
+        self._pending = score, line
+        if self.experiment.device == "cpu":
+            self._settle()
+
+    def _settle(self) -> None:
+        """Record the evaluation that was started last."""
+        if self._pending is None:
+            return
+        (score, line), self._pending = self._pending, None
+        line["accuracy"], line["loss"] = score()
+        self.metrics.append(line)
+        if self.folder:
+            self.folder.metric(line)
+        self.callbacks.on_evaluation(line)
+        self._show()
+
+    def _timed(self) -> RunCounters:
+        self.counters.wall_seconds = self._wall_before + time.monotonic() - self._started
+        return self.counters
+
+    def _show(self) -> None:
+        experiment, real_time = self.experiment, self.transport.real_time
+        counters = self._timed()
+        self.watch(ProgressSnapshot(counters, experiment.rounds, experiment.virtual_seconds, self.metrics, real_time))
+
+    # End ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> Result:
+        if self.counters.version < self.experiment.rounds and self.experiment.virtual_seconds is not None:
+            self.counters.virtual_seconds = self.experiment.virtual_seconds  # nothing more happens before it
+        self._settle()
+        if self.metrics[-1]["version"] != self.counters.version:
+            self.evaluate(self.counters.version)
+            self._settle()
+        _HOOKS[0].before_finish(self)
+        summary = self.summary()
+        if self.folder:
+            self._save_model()
+            self.folder.close()
+            write_json(self.folder.path / SUMMARY, summary)
+            settle(self.folder.path)
+        self.callbacks.on_run_end(RunOutcome("finished", summary))
+        _HOOKS[0].on_finish(self)
+        return Result(self.loop.algorithm.x, summary, self.metrics, self.folder.path if self.folder else None)
+
+    def _interrupt(self) -> Result:
+        self._settle()
+        if self.folder:
+            self._checkpoint()
+            self.folder.close()
+            self.folder.status("interrupted", version=self.counters.version)
+        path, summary = self.folder.path if self.folder else None, self.summary()
+        self.callbacks.on_run_end(RunOutcome("interrupted", summary))
+        return Result(self.loop.algorithm.x, summary, self.metrics, path, interrupted=True)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Leave no folder behind a run that fails before it has produced anything; mark a later one as failed."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, OffbeatError | OSError):
+                self._fail(error)
+            self.callbacks.on_run_end(RunOutcome("failed", error=error))
+            if self.folder and isinstance(error, OSError):
+                raise RunFolderError(f"cannot write the run folder: {error}") from error
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        repeatable = not (self.transport.real_time and self.counters.version)
+        worthless = len(self.metrics) < 2 and repeatable
+        if self.folder and self.folder.created and worthless:
+            self.folder.discard()
+        elif self.folder:
+            with contextlib.suppress(OSError):  # the very disk may be what fails
+                self.folder.close()
+                self.folder.status("failed", error=str(error), version=self.counters.version)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the result in figures."""
+        counters, target = self._timed(), self.experiment.evaluation.target
+        accuracies = [line["accuracy"] for line in self.metrics]
+        last10 = accuracies[-10:]
+        reached = [line for line in self.metrics if target is not None and line["accuracy"] >= target]
+        wall, executor = counters.wall_seconds, self.assembly.executor
+        return {
+            "algorithm": algorithm_name(self.experiment.algorithm),
+            "seed": self.experiment.seed,
+            "accuracy": accuracies[-1],
+            "accuracy_last10": sum(last10) / len(last10),
+            "best_accuracy": max(accuracies),
+            "loss": self.metrics[-1]["loss"],
+            "target": target,
+            "target_seconds": reached[0]["virtual_seconds"] if reached else None,
+            "target_bytes_up": reached[0]["bytes_up"] if reached else None,
+            "rounds": counters.version,
+            "updates": counters.updates,
+            "lost": counters.lost,
+            "late": counters.late,
+            "refused": dict(sorted(counters.refused.items())),
+            "virtual_seconds": counters.virtual_seconds,
+            "real": self.transport.real_time,  # clients, and seconds
+            "wall_seconds": wall,
+            "client_steps": counters.client_steps,
+            "client_steps_per_second": counters.client_steps / wall if wall else 0.0,
+            "bytes_up": counters.bytes_up,
+            "bytes_down": self.transport.bytes_down,
+            **executor.summary(self.loop.scheduler.cohort(self.assembly.context.data.clients)),
+            "staleness_mean": counters.staleness_mean,
+            "staleness_max": counters.staleness_max,
+            **privacy.in_all(self.loop.algorithm),
+            "clients": self.assembly.context.data.clients,
+            "attackers": len(self.assembly.attackers),
+            "parameters": self.assembly.context.layout.dim,
+            "executor": self.assembly.executor_name,
+            "executors_tried": self.assembly.rates,
+            "precision": self.experiment.precision,
+            "device": self.experiment.device,
+        }
+
+    def _info(self) -> RunInfo:
+        """Return what callbacks know about the run."""
+        from offbeat.runs.config import describe
+
+        path = self.folder.path if self.folder else None
+        experiment = replace(self.experiment, executor=self.assembly.executor_name)
+        name = name_of(path) if path else f"{algorithm_name(experiment.algorithm)}-seed{experiment.seed}"
+        return RunInfo(name, path, describe(experiment), [dict(line) for line in self.metrics])
+
+    # Folder ----------------------------------------------------------------------------------------------------
+
+    def open(self, path: pathlib.Path, config: str, origin: Origin, setting: Mapping[str, Any] | None = None) -> None:
+        """Begin a new run folder."""
+        self.folder = RunFolder.create(path, config, origin, setting)
+
+    def reopen(self, path: pathlib.Path) -> None:
+        """Resume from the newest intact checkpoint; start at the beginning when there is none."""
+        try:
+            self._reopen(path)
+        except OSError as error:
+            if self.folder:
+                with contextlib.suppress(OSError):
+                    self.folder.close()
+            raise RunFolderError(f"cannot resume {path}: {error.strerror}") from error
+
+    def _reopen(self, path: pathlib.Path) -> None:
+        self._path = path
+        self.session.resume(path, self.experiment.device)
+        metrics_bytes, update_rows = self._restored.get("metrics_bytes", 0), self._restored.get("update_rows", 0)
+        self.metrics = read_metrics(path, metrics_bytes) if self._restored else []
+        self.folder = RunFolder(path, metrics_bytes, update_rows)
+        self.folder.status("running")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, the clients' state and how far the logs reach."""
+        assert self.folder, "only runs with a folder write checkpoints"
+        return {
+            "executor": self.assembly.executor.state_dict(),
+            "counters": asdict(self._timed()),
+            "metrics_bytes": self.folder.metrics_bytes,
+            "update_rows": self.folder.updates.rows,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from saved records, which `reopen` reads."""
+        assert self._path is not None
+        if not (self._path / METRICS).is_file() or not (self._path / UPDATES).is_file():
+            raise RunFolderError(f"{self._path} cannot be resumed: {METRICS} or {UPDATES} is missing")
+        self._restored = state
+        self.assembly.executor.load_state_dict(state["executor"])
+        self.counters = RunCounters(**state["counters"])
+        self._wall_before = self.counters.wall_seconds
+
+    def identity(self) -> str:
+        """Return a hash of config and model, with which a checkpoint must agree."""
+        path = self.folder.path if self.folder else self._path
+        assert path is not None
+        context = self.assembly.context
+        fingerprint = context.layout.fingerprint + context.buffers.fingerprint
+        return hashlib.sha256((path / CONFIG).read_bytes() + fingerprint.encode()).hexdigest()
+
+    def _checkpoint(self) -> None:
+        assert self.folder
+        self._settle()
+        self.folder.updates.flush()
+        self.session.save(self.folder.path)
+
+    def _checkpoint_bytes(self) -> int:
+        """Estimate the size of a checkpoint: caches, client state, and two vectors per job in flight."""
+        runtime, cache = self.assembly.runtime, getattr(self.loop.algorithm, "cache", None)
+        in_flight = 8 * runtime.context.layout.dim * len(self.loop.out)
+        return (cache.nbytes if cache is not None else 0) + runtime.state.nbytes + in_flight
+
+    def _save_model(self) -> None:
+        from safetensors.torch import save
+
+        assert self.folder
+        module = self.assembly.context.module
+        self.assembly.context.layout.write(module, self.session.x)
+        if (buffers := self.session.buffers) is not None:
+            self.assembly.context.buffers.write(module, buffers)
+        tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+        write_atomic(self.folder.path / MODEL, save(tensors))
+
+
+def _pause(runs: int, seconds: float) -> float:
+    """Return how long to wait for the next checkpoint, when those of all runs take so many seconds each."""
+    return max(CHECKPOINT_SECONDS, runs * seconds / CHECKPOINT_SHARE)
+
+
+def settle(path: pathlib.Path) -> None:
+    """Complete a run that has a summary but may have been killed right after writing it."""
+    if read_status(path).get("state") == "finished":
+        return
+    shutil.rmtree(path / CACHE_FOLDER, ignore_errors=True)
+    checkpoint.clear(path / CHECKPOINT_FOLDER)
+    write_status(path, "finished", Origin.of(path))
+
+
+def _updates(trained: Sequence[TrainingOutcome]) -> list[Update]:
+    """Return the run's updates; the first client that diverged ends the run."""
+    for each in trained:
+        if isinstance(each, DivergenceError):
+            raise each
+    return [each for each in trained if isinstance(each, Update)]

@@ -1,0 +1,207 @@
+"""Many runs: variants × grid × seeds, each in its own folder under one."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from offbeat.errors import ConfigError, DivergenceError, RunFolderError
+from offbeat.files import write_json
+from offbeat.runs import api, config
+from offbeat.runs.callbacks import Callback
+from offbeat.runs.config import Table
+from offbeat.runs.drive import together
+from offbeat.runs.experiment import Experiment
+from offbeat.runs.folder import SWEEP, read_json
+from offbeat.runs.interrupt import interruptible
+from offbeat.runs.result import Result, Watch
+from offbeat.runs.run import settle
+
+TOGETHER = 16  # runs at once, most
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    label: str
+    seed: int
+    table: Table
+
+    @property
+    def folder(self) -> str:
+        plain = re.sub(r"[^\w.=,+-]+", "-", self.label).strip("-.") or "run"
+        return f"{plain}/seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs in their order; every cell was parsed once, so a mistake in any of them shows before the first."""
+
+    cells: list[Cell]
+
+    @classmethod
+    def plan(cls, table: Table, grid: Sequence[str], seeds: Sequence[int]) -> Sweep:
+        base = dict(table)
+        axes = [_variants(base.pop("variants", [{}]), "variants")]
+        axes[:0] = [_variants(axis, f"axes.{name}") for name, axis in base.pop("axes", {}).items()]
+        listed = base.pop("seeds", [])
+        seeds = list(dict.fromkeys(seeds or listed or [base.get("seed", 0)]))
+        cells = []
+        for variants, point in itertools.product(itertools.product(*axes), _points(grid)):
+            changed = base
+            for variant in variants:
+                changed = merge(changed, {name: value for name, value in variant.items() if name != "label"})
+            for dotted, value in point:
+                if dotted == "seed":
+                    raise ConfigError("seeds are not an axis of the grid: use --seeds 0,1,2", key="--grid")
+                config.put(changed, dotted, value)
+            labels = [str(variant["label"]) for variant in variants if "label" in variant]
+            label = " ".join([*labels, *map(_short, point)]) or "run"
+            cells += [Cell(label, seed, changed | {"seed": seed}) for seed in seeds]
+        folders = [cell.folder for cell in cells]
+        if len(set(folders)) < len(folders):
+            twice = next(folder for folder in folders if folders.count(folder) > 1)
+            raise ConfigError(f"two runs would share the folder {twice!r}: give the variants different labels")
+        for cell in cells:
+            config.parse(cell.table)
+        return cls(cells)
+
+    def run(
+        self,
+        out: pathlib.Path,
+        data_dir: api.Path | None,
+        watch: Callable[[Sequence[Cell]], Sequence[Watch | None]],
+        modules: api.Path | None = None,
+        callbacks: Sequence[Callback] = (),
+        tell: Callable[[int], None] = lambda number: None,
+    ) -> Iterator[tuple[Cell, dict[str, Any] | None]]:
+        """Run what is not finished, go on with what is interrupted; runs on one model and its data go together.
+
+        Everything is loaded and built once before, `tell` being told how many runs were seen to, so that what does not
+        fit together shows before anything is written.  Yields each run's summary as it ends: empty if it diverged, None
+        if it was interrupted, after which nothing more is run.
+        """
+        ended = {c.folder: _finished(out / c.folder, config.parse(c.table)) for c in self.cells}
+        pools = _pools([cell for cell in self.cells if ended[cell.folder] is None], data_dir, tell)
+        runs = [{"label": c.label, "seed": c.seed, "folder": c.folder} for c in self.cells]
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(out / SWEEP, {"runs": runs})
+        except OSError as error:
+            raise RunFolderError(f"cannot write into {out}: {error.strerror}") from error
+        yield from ((cell, ended[cell.folder]) for cell in self.cells if ended[cell.folder] is not None)
+        for cells in pools:
+            stopped = False
+            for cell, summary in zip(cells, _run(cells, out, data_dir, watch(cells), modules, callbacks), strict=True):
+                yield cell, summary
+                stopped |= summary is None
+            if stopped:
+                return
+
+
+def _finished(folder: pathlib.Path, experiment: Experiment) -> dict[str, Any] | None:
+    """The summary of a run that is there already."""
+    known = folder / "config.toml"
+    if known.is_file() and not _same(config.parse(config.read(known)), experiment):
+        raise RunFolderError(f"{folder} holds another experiment; give the sweep another --out")
+    if not (folder / "summary.json").is_file():
+        return None
+    settle(folder)
+    return read_json(folder / "summary.json")
+
+
+def _pools(
+    cells: Sequence[Cell], data_dir: api.Path | None, tell: Callable[[int], None] = lambda number: None
+) -> list[list[Cell]]:
+    """Cells that can be trained in one stack, at most `TOGETHER` of them."""
+    pools: dict[object, list[Cell]] = {}
+    for number, cell in enumerate(cells, start=1):
+        kind = config.parse(cell.table).assemble(data_dir).pool
+        pools.setdefault(number if kind is None else kind, []).append(cell)
+        tell(number)
+    return [pool[first : first + TOGETHER] for pool in pools.values() for first in range(0, len(pool), TOGETHER)]
+
+
+def _run(
+    cells: Sequence[Cell],
+    out: pathlib.Path,
+    data_dir: api.Path | None,
+    watches: Sequence[Watch | None],
+    modules: api.Path | None,
+    callbacks: Sequence[Callback],
+) -> list[dict[str, Any] | None]:
+    """Run the cells of a pool."""
+    with interruptible() as interrupted:
+        runs = []
+        for cell, watch in zip(cells, watches, strict=True):
+            folder, experiment = out / cell.folder, config.parse(cell.table)
+            if (folder / "config.toml").is_file():
+                run = api.reopen(api.stored(folder), interrupted, folder, data_dir, watch, callbacks)
+            else:
+                run = api.begin(
+                    experiment, interrupted, out=folder, data_dir=data_dir, modules=modules, watch=watch,
+                    callbacks=callbacks, runs=len(cells),
+                )  # fmt: skip
+            runs.append(run)
+        return [_summary(outcome) for outcome in together(runs)]
+
+
+def _summary(outcome: Result | DivergenceError) -> dict[str, Any] | None:
+    if isinstance(outcome, DivergenceError):
+        return {}
+    return None if outcome.interrupted else outcome.summary
+
+
+def _same(one: Experiment, other: Experiment) -> bool:
+    """Equal but for what the folder has resolved."""
+    if other.executor == "auto":
+        other = replace(other, executor=one.executor)
+    if other.compile is None:
+        other = replace(other, compile=one.compile)
+    return config.dump(one) == config.dump(other)
+
+
+def merge(base: Table, changes: Table) -> Table:
+    """A copy of base with the changes laid over it, table by table."""
+    merged = copy.deepcopy(base)
+    for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(merged.get(name), dict):
+            merged[name] = merge(merged[name], value)
+        else:
+            merged[name] = copy.deepcopy(value)
+    return merged
+
+
+def _variants(listed: object, key: str) -> list[Table]:
+    if not isinstance(listed, list) or not all(isinstance(v, dict) for v in listed) or not listed:
+        raise ConfigError(f"expected [[{key}]], each with a label and the keys that it changes", key=key)
+    return listed
+
+
+def _points(grid: Sequence[str]) -> Iterator[tuple[tuple[str, Any], ...]]:
+    """All combinations of `key=a,b,c` axes."""
+    axes = []
+    for axis in grid:
+        dotted, equals, values = axis.partition("=")
+        if not equals or not dotted or not values:
+            raise ConfigError(
+                f"{axis!r}: expected KEY=VALUE,VALUE…, such as algorithm.name=fedbuff,ca2fl", key="--grid"
+            )
+        # A comma inside brackets belongs to the value: model.hidden=[64],[64,32].
+        parts = re.findall(r"(?:[^,\[\]{}]|\[[^\]]*\]|\{[^}]*\})+", values)
+        if not parts or ",".join(parts) != values:
+            raise ConfigError(f"{axis!r}: the values cannot be told apart", key="--grid")
+        axes.append([(dotted.strip(), config.value_of(part.strip())) for part in parts])
+    return itertools.product(*axes)
+
+
+def _short(assignment: tuple[str, Any]) -> str:
+    dotted, value = assignment
+    last = dotted.rpartition(".")[2]
+    return str(value) if last == "name" else f"{last}={value}"
