@@ -12,8 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from offbeat.chaos import children
-from offbeat.chaos.invariants import (
+from offbeat.errors import RunFolderError
+from offbeat.files import write_json
+from offbeat.random import key
+from offbeat.runs.folder import environment
+from offbeat_chaos import children
+from offbeat_chaos.invariants import (
     ACCURACY,
     BUSY,
     DAMAGED,
@@ -21,14 +25,11 @@ from offbeat.chaos.invariants import (
     LEDGER,
     LEVEL,
     ONCE,
-    Book,
+    InvariantLog,
     chance,
     check_ledger,
 )
-from offbeat.chaos.kills import Command, Ordeal
-from offbeat.errors import RunFolderError
-from offbeat.experiments.folder import environment, write_json
-from offbeat.seeds import key
+from offbeat_chaos.kills import Command, KillTest
 
 RESULT = "chaos.json"
 SEEDS = 5  # runs with and runs without faults of messages
@@ -50,7 +51,7 @@ class Campaign:
     kills: int
     seed: int
     tell: Tell = lambda what, done, total, note: None
-    book: Book = field(default_factory=Book)
+    book: InvariantLog = field(default_factory=InvariantLog)
     runs: list[dict[str, Any]] = field(default_factory=list)
     messages: dict[str, Any] | None = None
 
@@ -89,7 +90,7 @@ class Campaign:
 
     def _ordeal(self, number: int, most: int) -> None:
         seed, name = self.first_seed + number - 1, f"run {number}"
-        ordeal = Ordeal(self.command, seed, self._scratch(number), self.book, name)
+        ordeal = KillTest(self.command, seed, self._scratch(number), self.book, name)
         self.runs.append({"number": number, "seed": seed, "most": most, "kills": ordeal.kills})
 
         def told(kill: dict[str, Any]) -> None:
@@ -112,7 +113,7 @@ class Campaign:
 
     def _trials(self) -> None:
         place = self._scratch("messages")
-        model = Ordeal(self.command, self.first_seed, place, self.book, "messages")
+        model = KillTest(self.command, self.first_seed, place, self.book, "messages")
         model.fault_free()
         plain: list[dict[str, Any]] = []
         faulty: list[dict[str, Any]] = []
@@ -155,12 +156,12 @@ class Campaign:
 
     def _look(self, found: dict[str, Any], timeout: float, name: str) -> None:
         """What a run says that had an unreliable network."""
-        surplus, unasked, awaited, flying = (found[it] for it in ("surplus", "unasked", "awaited", "in_flight"))
+        surplus, unasked, awaited, flying = (found[it] for it in ("surplus", "unsolicited", "awaited", "in_flight"))
         self.book.check(ONCE, unasked == surplus, name, came_though_nobody_waited=surplus, refused_as_unasked=unasked)
         self.book.check(LEDGER, awaited == flying, name, awaited=awaited, in_flight=flying)
-        longest, absorbed = found["longest"], found["damaged_absorbed"]
+        longest, accumulated = found["longest"], found["damaged_absorbed"]
         self.book.check(BUSY, longest <= timeout * (1 + 1e-9), name, longest_trip=longest, timeout=timeout)
-        self.book.check(DAMAGED, not absorbed, name, damaged=found["damaged"], absorbed=absorbed)
+        self.book.check(DAMAGED, not accumulated, name, damaged=found["damaged"], accumulated=accumulated)
 
     def _judge(self, plain: list[dict[str, Any]], faulty: list[dict[str, Any]]) -> None:
         accuracies = [[each["accuracy"] for each in group] for group in (plain, faulty)]

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from offbeat.bench import Tell, silent
-from offbeat.deploy.bench_app import CONFIG
 from offbeat.deploy.federation import federation
 from offbeat.deploy.processes import Programs
+from offbeat_bench import Tell, silent
+from offbeat_bench.deployment_app import CONFIG
 
 MODES = ("fedavg", "async")
 SMALL, LARGE = 0, 3330  # hidden units: 650 parameters, and 11.3 million, which are 45 MB
@@ -45,4 +45,4 @@ def race(
 @contextlib.contextmanager
 def _runs(nodes: int) -> Iterator[Callable[..., dict[str, Any]]]:
     with tempfile.TemporaryDirectory(prefix="offbeat-", ignore_cleanup_errors=True) as home, Programs() as programs:
-        yield federation(programs, pathlib.Path(home), nodes, "offbeat.deploy.bench_app", CONFIG).run
+        yield federation(programs, pathlib.Path(home), nodes, "offbeat_bench.deployment_app", CONFIG).run

@@ -12,10 +12,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offbeat.chaos import children
-from offbeat.chaos.faults import Fault, drawn
-from offbeat.chaos.invariants import EXACT, LEDGER, ONCE, SAID, Book, check_checkpoint, check_ledger, equal, rows
 from offbeat.errors import OffbeatError
+from offbeat_chaos import children
+from offbeat_chaos.faults import Fault, drawn
+from offbeat_chaos.invariants import (
+    EXACT,
+    LEDGER,
+    ONCE,
+    SAID,
+    InvariantLog,
+    check_checkpoint,
+    check_ledger,
+    equal,
+    rows,
+)
 
 CHECKPOINTS = 30  # of a run
 INTERRUPTED, REFUSED = 130, 2
@@ -32,10 +42,10 @@ class Command:
         return ["run", self.file, *self.options, "--seed", str(seed), "--out", str(out), "--quiet", *more]
 
 
-class Ordeal:
+class KillTest:
     """A run without faults, and the same run with them."""
 
-    def __init__(self, command: Command, seed: int, place: pathlib.Path, book: Book, name: str) -> None:
+    def __init__(self, command: Command, seed: int, place: pathlib.Path, book: InvariantLog, name: str) -> None:
         self.command, self.seed, self.place, self.book, self.name = command, seed, place, book, name
         self.whole, self.killed = place / "whole", place / "killed"
         self.kills: list[dict[str, Any]] = []
@@ -118,7 +128,7 @@ class Ordeal:
         self.book.check(LEDGER, summary["lost"] == found["lost"], where, **found)
         self._on(None, "")  # killed behind its last word it has not cleared up
         status = json.loads((self.killed / "status.json").read_text())["state"]
-        leftovers = [p.name for p in (*self.killed.glob("checkpoint/*"), *self.killed.glob("memory/*"))]
+        leftovers = [p.name for p in (*self.killed.glob("checkpoint/*"), *self.killed.glob("cache/*"))]
         self.book.check(SAID, status == "finished" and not leftovers, where, status=status, leftovers=leftovers)
 
 

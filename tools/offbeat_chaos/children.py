@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offbeat.chaos.faults import Fault
+from offbeat_chaos.faults import Fault
 
 PATIENCE = 300.0  # seconds after which a process is taken for stuck
 GONE = 10.0  # seconds in which what a dead process has started must be gone
-PRELOAD = ["offbeat.chaos.inside", "offbeat.cli", "offbeat.experiments.api", "offbeat.experiments.config",
-           "offbeat.experiments.progress", "offbeat.report.tables", "pydantic.fields", "pydantic.main",
+PRELOAD = ["offbeat_chaos.inside", "offbeat.cli", "offbeat.runs.api", "offbeat.runs.config",
+           "offbeat.runs.progress", "offbeat.report.tables", "pydantic.fields", "pydantic.main",
            "safetensors.torch"]  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def trial(arguments: dict[str, Any], scratch: pathlib.Path) -> End:
 
 
 def _ended(what: str, arguments: tuple[Any, ...], scratch: pathlib.Path, kill_after: float | None) -> End:
-    from offbeat.chaos import inside
+    from offbeat_chaos import inside
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from offbeat.engine import Arrival, Lost, Outcome, Tick
-from offbeat.experiments.run import Run
 from offbeat.messages import Job, Update
+from offbeat.runs.run import Run
+from offbeat.server.events import Arrival, Lost, Outcome, Tick
 
 
-class Witness:
+class RunObserver:
     """Counts every job, whether or not the run's own books say the same.
 
     `told` hears of a job whose update the algorithm is given for a second time: once more, or though it had ended
@@ -22,14 +22,14 @@ class Witness:
         self.run, self.told = run, told
         loop = run.loop
         self.before, self.out_before = loop.jobs, set(loop.out)
-        self.absorbed: Counter[int] = Counter()
+        self.accumulated: Counter[int] = Counter()
         self.ended: Counter[str] = Counter()
         self.longest = 0.0  # that a trip was waited for
         receive, turn = loop.algorithm.receive, loop.turn
 
         def received(job: Job, update: Update) -> None:
-            self.absorbed[job.id] += 1
-            if self.absorbed[job.id] > 1 or not (job.id > self.before or job.id in self.out_before):
+            self.accumulated[job.id] += 1
+            if self.accumulated[job.id] > 1 or not (job.id > self.before or job.id in self.out_before):
                 self.told(job.id)
             receive(job, update)
 
@@ -44,8 +44,8 @@ class Witness:
         event = outcome.event
         if isinstance(event, Tick):
             return
-        if outcome.refused == "unasked":
-            self.ended["unasked"] += 1
+        if outcome.refused == "unsolicited":
+            self.ended["unsolicited"] += 1
             return
         self.longest = max(self.longest, outcome.now - event.sent)
         if outcome.refused is not None:
@@ -62,9 +62,9 @@ class Witness:
         return {
             "sent": loop.jobs - self.before + len(self.out_before),
             "in_flight": len(loop.out),
-            **{name: self.ended[name] for name in ("aggregated", "late", "lost", "refused", "unasked")},
-            "absorbed": sum(self.absorbed.values()),
-            "twice": [job for job, times in self.absorbed.items() if times > 1],
+            **{name: self.ended[name] for name in ("aggregated", "late", "lost", "refused", "unsolicited")},
+            "accumulated": sum(self.accumulated.values()),
+            "twice": [job for job, times in self.accumulated.items() if times > 1],
             "busy": loop.pool.busy,
             "longest": self.longest,
         }

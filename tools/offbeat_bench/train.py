@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from offbeat.bench import Tell, silent
-from offbeat.clients import SGD
-from offbeat.data import Dataset, Federated, from_arrays
-from offbeat.engine.executors import EXECUTORS
-from offbeat.engine.executors.choice import client_steps_per_second, trial, why_not
-from offbeat.engine.work import Precision, Work
+from offbeat.client.context import Precision, TrainingContext
+from offbeat.client.rules import SGD
+from offbeat.client.runtime import ClientRuntime
+from offbeat.data import Dataset, PartitionedDataset, from_arrays
+from offbeat.executors import EXECUTORS
+from offbeat.executors.choice import client_steps_per_second, trial, why_not
 from offbeat.models import MODELS
+from offbeat_bench import Tell, silent
 
 EXAMPLES = 50_000
-CLIENTS = 1000  # 50 examples each, as in pfl-research's own benchmark; with large batches fewer, to have steps to do
+CLIENT_RULES = (
+    1000  # 50 examples each, as in pfl-research's own benchmark; with large batches fewer, to have steps to do
+)
 TOKENS, LENGTH = 80, 80  # of a Shakespeare model
 
 
@@ -33,27 +36,31 @@ def rates(
         torch.manual_seed(0)
         module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
         for batch in batches:
-            clients = CLIENTS if batch <= 10 else max(1, EXAMPLES // (10 * batch))
-            data = Federated.of(dataset, np.array_split(np.arange(EXAMPLES), clients))
-            work = Work(module, data, SGD(lr=0.01, batch_size=batch), torch.device(device), precision=precision)
+            clients = CLIENT_RULES if batch <= 10 else max(1, EXAMPLES // (10 * batch))
+            data = PartitionedDataset.of(dataset, np.array_split(np.arange(EXAMPLES), clients))
+            work = ClientRuntime(
+                TrainingContext(module, data, SGD(lr=0.01, batch_size=batch), torch.device(device), precision=precision)
+            )
             for group in groups:
                 for name in executors:
                     tell(f"{model}, batch {batch}, {group} clients, {name}", number, count)
                     number += 1
                     yield {
-                        "model": model, "parameters": work.layout.dim, "batch": batch, "group": group,
+                        "model": model, "parameters": work.context.layout.dim, "batch": batch, "group": group,
                         "executor": name, "device": device, "precision": precision,
                         **_measured(name, work, group, seconds, repeat, compiled),
                     }  # fmt: skip
 
 
-def _measured(name: str, work: Work, group: int, seconds: float, repeat: int, compiled: bool) -> dict[str, Any]:
+def _measured(
+    name: str, work: ClientRuntime, group: int, seconds: float, repeat: int, compiled: bool
+) -> dict[str, Any]:
     """The executor as a run would have it, on `group` clients at a time; only long runs on a GPU are compiled."""
     if reason := why_not(name, work):
         return {"refused": reason}
     executor = EXECUTORS[name](work)
     executor.bulk, executor.compiled = group, executor.compiled and compiled
-    tasks = trial(work, group, work.steps(0))
+    tasks = trial(work, group, work.context.steps(0))
     started = time.perf_counter()
     try:
         found = [client_steps_per_second(executor, tasks, 0.0)]

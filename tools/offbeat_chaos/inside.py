@@ -9,9 +9,9 @@ import runpy
 import sys
 from typing import Any
 
-from offbeat.chaos import trials
-from offbeat.chaos.faults import Fault
-from offbeat.chaos.sabotage import Saboteur
+from offbeat_chaos import trials
+from offbeat_chaos.faults import Fault
+from offbeat_chaos.sabotage import Saboteur
 
 
 def command(

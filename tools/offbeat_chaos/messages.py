@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from offbeat.compression import Raw
-from offbeat.engine import Arrival, Lost, Simulated, Tick
-from offbeat.engine.events import Event
-from offbeat.experiments.reality import Carrier
 from offbeat.messages import Job, Update, record
 from offbeat.payload import WireError, decode_update, encode_update, pack, unpack
-from offbeat.seeds import exponential, key, stream, uniform
-from offbeat.vector import Layout
+from offbeat.random import exponential, key, stream, uniform
+from offbeat.server.events import Arrival, Event, Lost, Tick
+from offbeat.server.session import RunTransport
+from offbeat.simulation.transport import SimulatedTransport
+from offbeat.vectors import Layout
 
 RATE = 0.05  # of the messages, for each of FATES
 VANISHING = 0.1  # share of the clients that are never heard of again, from a random moment on
@@ -39,17 +39,24 @@ class _Reply:
     payload: bytes = b""
 
 
-class Unreliable(Carrier):
+class Unreliable(RunTransport):
     """Carries messages, or does worse, as the seed says.
 
     A job that is not answered within the time-out is given up, as a deployment does; what comes of it later is reported
     all the same, so that the loop's own guard has something to do.
     """
 
-    doubtful = True
+    untrusted = True
 
     def __init__(
-        self, inner: Simulated, layout: Layout, clients: int, seed: int, timeout: float, until: float, rate: float
+        self,
+        inner: SimulatedTransport,
+        layout: Layout,
+        clients: int,
+        seed: int,
+        timeout: float,
+        until: float,
+        rate: float,
     ) -> None:
         self.inner, self.layout, self.seed, self.timeout, self.rate = inner, layout, seed, timeout, rate
         self.counts: Counter[str] = Counter()

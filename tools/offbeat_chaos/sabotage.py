@@ -18,18 +18,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from offbeat.chaos.faults import Fault
-from offbeat.chaos.witness import Witness
-from offbeat.experiments import run as running
-from offbeat.experiments.result import Result
-from offbeat.experiments.run import Run
+from offbeat.runs.run import Run, RunHooks, install_hooks
+from offbeat_chaos.faults import Fault
+from offbeat_chaos.observer import RunObserver
 
 LAST = 16  # operations on files, or somewhat more, when a run is finished
 OPERATIONS = 8  # on files, before the end of a checkpoint
 CHANGES = ("replace", "unlink", "mkdir", "rmdir", "fsync", "posix_fallocate")  # of `os`
 
 
-class Saboteur:
+class Saboteur(RunHooks):
     """Counts what a run does, and lets its fault come."""
 
     def __init__(self, folder: pathlib.Path, journal: pathlib.Path, fault: Fault | None, every: int) -> None:
@@ -37,11 +35,12 @@ class Saboteur:
         self.counts: Counter[str] = Counter()
         self.impatient = -1  # operations on a checkpoint until a second signal
         self.failing = 0  # errno of everything that changes the folder, from the fault on
+        self._observers: dict[int, RunObserver] = {}
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def install(self) -> None:
         """From now on; for the rest of this process."""
-        self._watch_runs()
+        install_hooks(self)
         io.open = builtins.open = self._opened(io.open)
         for name in CHANGES:
             if hasattr(os, name):
@@ -53,37 +52,30 @@ class Saboteur:
 
     # Runs ------------------------------------------------------------------------------------------------------
 
-    def _watch_runs(self) -> None:
-        """Checkpoints after a fixed number of turns instead of seconds, so that the n-th write is always the same."""
-        running.CHECKPOINT_SECONDS, running.CHECKPOINT_SHARE = -1.0, float("inf")
-        turn, checkpoint, finish, advance = Run._turn, Run._checkpoint, Run._finish, Run.advance
-        witnesses: dict[int, Witness] = {}
+    def on_begin(self, run: Run) -> None:
+        """Start an observer for the run."""
+        self._observers[id(run)] = RunObserver(run, lambda twice: self.note(twice=twice))
 
-        def advanced(run: Run, company: int) -> Any:
-            witnesses[id(run)] = Witness(run, lambda twice: self.note(twice=twice))
-            return advance(run, company)
+    def before_turn(self, run: Run) -> None:
+        """Count the turn, and kill this process where the fault asks for it."""
+        self.counts["turn"] += 1
+        fault = self.fault
+        if fault is not None and fault.kind in ("turn", "twice") and self.counts["turn"] == fault.at:
+            self.note(place="a turn", turn=self.counts["turn"], version=run.counters.version)
+            self.impatient = int(fault.part * OPERATIONS) if fault.kind == "twice" else -1
+            os.kill(os.getpid(), fault.signal)
 
-        def turned(run: Run) -> bool:
-            self.counts["turn"] += 1
-            fault = self.fault
-            if fault is not None and fault.kind in ("turn", "twice") and self.counts["turn"] == fault.at:
-                self.note(place="a turn", turn=self.counts["turn"], version=run.tally.version)
-                self.impatient = int(fault.part * OPERATIONS) if fault.kind == "twice" else -1
-                os.kill(os.getpid(), fault.signal)
-            return turn(run)
+    def checkpoint_due(self, run: Run, due: bool) -> bool:
+        """Write a checkpoint after a fixed number of turns, not seconds, so that the n-th write is reproducible."""
+        return self.counts["turn"] % self.every == 0
 
-        def checkpointed(run: Run) -> None:
-            if run.interrupted.is_set() or self.counts["turn"] % self.every == 0:
-                checkpoint(run)
+    def before_finish(self, run: Run) -> None:
+        """Let a fault that has not struck yet strike among the last files."""
+        self._catch_up()
 
-        def finished(run: Run) -> Result:
-            self._catch_up()
-            result = finish(run)
-            self.note(finished=witnesses[id(run)].ledger(), counts=dict(self.counts))
-            return result
-
-        kind: Any = Run
-        kind.advance, kind._turn, kind._checkpoint, kind._finish = advanced, turned, checkpointed, finished
+    def on_finish(self, run: Run) -> None:
+        """Note the observer's ledger."""
+        self.note(finished=self._observers[id(run)].ledger(), counts=dict(self.counts))
 
     def _catch_up(self) -> None:
         """A run that ends before its fault has come meets it among the last files that it writes."""

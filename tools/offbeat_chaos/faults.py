@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from offbeat.seeds import key, stream, uniform
+from offbeat.random import key, stream, uniform
 
 Kind = Literal["turn", "twice", "clock", "checkpoint", "file", "full disk", "read-only"]
 SIGNALLED = ("turn", "twice", "clock")

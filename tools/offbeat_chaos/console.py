@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.table import Table
 
-from offbeat.chaos.messages import FATES
-from offbeat.experiments.progress import Bars
+from offbeat.runs.progress import Bars
+from offbeat_chaos.messages import FATES
 
 
 class Telling(Bars):

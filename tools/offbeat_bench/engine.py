@@ -14,10 +14,14 @@ from typing import Any
 import torch
 
 from offbeat.algorithms import ALGORITHMS
-from offbeat.bench import Tell, silent
-from offbeat.engine import DISPATCHES, Arrival, Loop, Simulated, Terms
+from offbeat.algorithms.workload import Workload
+from offbeat.environment import Environment, HalfNormal
 from offbeat.messages import Job, Update
-from offbeat.world import HalfNormal, World
+from offbeat.scheduling.schedulers import SCHEDULERS
+from offbeat.server.events import Arrival
+from offbeat.server.loop import Loop
+from offbeat.simulation.transport import SimulatedTransport
+from offbeat_bench import Tell, silent
 
 
 class NoTraining:
@@ -71,12 +75,20 @@ def engine(
 def simulation(algorithm: str, clients: int, concurrency: int, buffer: int, dim: int) -> Loop:
     """A loop without training, with its first jobs sent out."""
     rule = ALGORITHMS[algorithm]()
-    kind = DISPATCHES[rule.dispatches[0]]
+    kind = SCHEDULERS[rule.schedulers[0]]
     names = {field.name for field in fields(kind)}
     options = {k: v for k, v in (("concurrency", concurrency), ("buffer", min(buffer, concurrency))) if k in names}
-    world, terms = World(delay=HalfNormal()), Terms(10)
-    transport = Simulated(world, NoTraining(dim), seed=0)
-    loop = Loop(rule, kind(**options), world, transport, clients, lambda _: terms, seed=0)
+    environment, workload = Environment(delay=HalfNormal()), Workload(10)
+    transport = SimulatedTransport(environment, NoTraining(dim), seed=0)
+    loop = Loop(
+        algorithm=rule,
+        scheduler=kind(**options),
+        environment=environment,
+        transport=transport,
+        clients=clients,
+        workload=lambda _: workload,
+        seed=0,
+    )
     rule.start(torch.zeros(dim), clients)
     loop.start()
     return loop

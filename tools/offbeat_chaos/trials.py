@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import threading
 from typing import Any
 
-from offbeat.chaos.messages import RATE, Unreliable
-from offbeat.chaos.witness import Witness
-from offbeat.engine import Forgers, Simulated
-from offbeat.experiments import api
-from offbeat.experiments.drive import alone
-from offbeat.experiments.reality import Reality
-from offbeat.experiments.run import Run
+from offbeat.runs import api
+from offbeat.runs.drive import alone
+from offbeat.runs.run import Run
+from offbeat.simulation.attack_simulation import AttackSimulator
+from offbeat.simulation.transport import SimulatedTransport
+from offbeat_chaos.messages import RATE, Unreliable
+from offbeat_chaos.observer import RunObserver
 
 
 def trial(
@@ -27,12 +26,12 @@ def trial(
     assembly = experiment.assemble(data_dir)
     carrier = None
     if network is not None:
-        forgers = Forgers.of(assembly.world.attack, assembly.work)
-        inner = Simulated(assembly.world, assembly.executor, seed, forgers)
-        clients = assembly.work.data.clients
-        carrier = Unreliable(inner, assembly.work.layout, clients, network, timeout, until, rate)
-    run = Run(assembly, threading.Event(), None, None, carrier, Reality.simulated(assembly))
-    witness = Witness(run)
+        forgers = AttackSimulator.of(assembly.environment.attack, assembly.runtime, assembly.attackers)
+        inner = SimulatedTransport(assembly.environment, assembly.executor, seed, forgers)
+        clients = assembly.context.data.clients
+        carrier = Unreliable(inner, assembly.context.layout, clients, network, timeout, until, rate)
+    run = Run(assembly, transport=carrier)
+    witness = RunObserver(run)
     result = alone(run)
     found = {"accuracy": result.summary["accuracy_last10"], "updates": result.summary["updates"],
              "virtual_seconds": result.summary["virtual_seconds"], **witness.ledger()}  # fmt: skip
@@ -40,6 +39,6 @@ def trial(
         found |= {
             "faults": dict(carrier.counts), "refused_for": result.summary["refused"], "surplus": carrier.surplus,
             "awaited": len(run.loop.out & carrier.awaited), "damaged": len(carrier.damaged),
-            "damaged_absorbed": sorted(carrier.damaged & witness.absorbed.keys()),
+            "damaged_absorbed": sorted(carrier.damaged & witness.accumulated.keys()),
         }  # fmt: skip
     return found

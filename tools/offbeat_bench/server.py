@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
-from offbeat.bench import Tell, silent
-from offbeat.memory import MEMORIES, Disk, Held, Memory, Quantised
+from offbeat.cache import CACHES, ClientSide, Disk, Quantized, UpdateCache
 from offbeat.messages import Job, Update
-from offbeat.vector import vacant
+from offbeat.vectors import empty_hugepages_like
+from offbeat_bench import Tell, silent
 
 
 class Copy:
@@ -48,7 +48,7 @@ def _finish(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def must_touch(memory: Memory | None, dim: int, per_step: int) -> float:
+def must_touch(cache: UpdateCache | None, dim: int, per_step: int) -> float:
     """Bytes that an arrival moves at the least, in single precision.
 
     The update is read, a running sum is read and written, and for its share of the step x is read and the next x
@@ -56,15 +56,15 @@ def must_touch(memory: Memory | None, dim: int, per_step: int) -> float:
     """
     vector = 4 * dim
     entry = 0.0
-    if isinstance(memory, Quantised):
-        entry = 2 * dim * memory.bits / 8
-    elif memory is not None:
-        entry = vector * (2 if isinstance(memory, Disk) else 1)
+    if isinstance(cache, Quantized):
+        entry = 2 * dim * cache.bits / 8
+    elif cache is not None:
+        entry = vector * (2 if isinstance(cache, Disk) else 1)
     return vector + 2 * vector + 2 * vector / per_step + entry
 
 
 def server(
-    name: str, memory: str | None, dim: int, clients: int, arrivals: int, buffer: int = 10, device: str = "cpu"
+    name: str, cache: str | None, dim: int, clients: int, arrivals: int, buffer: int = 10, device: str = "cpu"
 ) -> dict[str, Any]:
     """What an arrival costs a server rule: microseconds beside those of a copy, and bytes kept for all clients.
 
@@ -72,13 +72,13 @@ def server(
     the best of each counts: what others do on the machine should trouble neither.
     """
     kind: Any = ALGORITHMS[name]
-    rule = kind(memory=MEMORIES[memory]()) if memory else kind()
+    rule = kind(cache=CACHES[cache]()) if cache else kind()
     rule.start(torch.zeros(dim, device=device), clients, participation=lambda _: 1.0)
     like = torch.randn(dim, device=device)
-    size = 1 if rule.dispatches[0] == "per-arrival" else buffer
+    size = 1 if rule.schedulers[0] == "per-arrival" else buffer
 
     def batch(first: int) -> float:
-        deltas = [vacant(like).copy_(like) for _ in range(buffer)]  # as executors make them
+        deltas = [empty_hugepages_like(like).copy_(like) for _ in range(buffer)]  # as executors make them
         return _timed(lambda: _arrive(rule, first, deltas, size), device) / buffer
 
     warm = -(-clients // buffer) * buffer  # every client has an entry when the clock starts
@@ -88,11 +88,11 @@ def server(
     for first in range(warm, warm + arrivals, buffer):
         seconds = min(seconds, batch(first))
         copy.again()
-    kept: Memory | None = getattr(rule, "memory", None)
-    shown = memory or ("quantised" if name == "mf-ca2fl" else "–")
+    kept: UpdateCache | None = getattr(rule, "cache", None)
+    shown = cache or ("quantized" if name == "mf-ca2fl" else "–")
     touched = must_touch(kept, dim, size)
     return {
-        "algorithm": name, "memory": shown, "device": device, "parameters": dim, "clients": clients,
+        "algorithm": name, "cache": shown, "device": device, "parameters": dim, "clients": clients,
         "microseconds_per_arrival": 1e6 * seconds, "bytes_per_arrival": touched,
         "copy_bytes_per_second": copy.bandwidth, "copy_microseconds": 1e6 * touched / copy.bandwidth,
         "copies": seconds * copy.bandwidth / touched, **_kept(kept, clients),
@@ -108,13 +108,13 @@ def _arrive(rule: Algorithm, first: int, deltas: Sequence[torch.Tensor], size: i
             rule.step()
 
 
-def _kept(memory: Memory | None, clients: int) -> dict[str, float]:
+def _kept(cache: UpdateCache | None, clients: int) -> dict[str, float]:
     """What stays, and where."""
     return {
-        "memory_bytes": memory.nbytes if memory is not None else 0,
-        "memory_bytes_per_client": memory.nbytes / clients if memory is not None else 0,
-        "disk_bytes": memory.disk_bytes if isinstance(memory, Disk) else 0,
-        "client_bytes": memory.client_bytes if isinstance(memory, Held) else 0,
+        "cache_bytes": cache.nbytes if cache is not None else 0,
+        "cache_bytes_per_client": cache.nbytes / clients if cache is not None else 0,
+        "disk_bytes": cache.disk_bytes if isinstance(cache, Disk) else 0,
+        "client_bytes": cache.client_bytes if isinstance(cache, ClientSide) else 0,
     }
 
 
@@ -126,9 +126,9 @@ def servers(
     for name, kind in ALGORITHMS.items():
         if kind().network() is not None or (only and name not in only):
             continue
-        takes = "memory" in {field.name for field in fields(kind)}
-        memories = [m for m in MEMORIES if not (m == "held" and name == "aced")] if takes else [None]
-        pairs += [(name, memory) for memory in memories]
-    for number, (name, memory) in enumerate(pairs):
-        tell(f"{name}, {memory} memory" if memory else name, number, len(pairs))
-        yield server(name, memory, dim, clients, arrivals, device=device)
+        takes = "cache" in {field.name for field in fields(kind)}
+        caches = [m for m in CACHES if not (m == "client-side" and name == "aced")] if takes else [None]
+        pairs += [(name, cache) for cache in caches]
+    for number, (name, cache) in enumerate(pairs):
+        tell(f"{name}, {cache} memory" if cache else name, number, len(pairs))
+        yield server(name, cache, dim, clients, arrivals, device=device)

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
 from offbeat.algorithms import FedBuff
-from offbeat.deploy.strategy import AsyncStrategy
+from offbeat.flower.strategy import AsyncStrategy
 
 server = ServerApp()
 client = ClientApp()
@@ -56,11 +56,11 @@ def train(message: Message, context: Context) -> Message:
     slow = settings["slowdown"] if settings["partition-id"] == 0 else 1.0
     time.sleep(settings["seconds"] * slow)  # what a device takes; the training itself is over in a moment
     x, y = digits(settings["partition-id"], settings["nodes"])
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in (part for _ in range(EPOCHS) for part in torch.split(torch.randperm(len(x)), 32)):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
     metrics = MetricRecord({"num-examples": len(x)})
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.engine.pool import Pool
-from offbeat.experiments import checkpoint
-from offbeat.experiments.folder import SETTING, STATUS, read_json
+from offbeat.runs.folder import SETTING, STATUS, read_json
+from offbeat.server import checkpoint
+from offbeat.server.pool import Pool
 
 LEDGER = "sent = arrived + lost + refused + in flight"
 ONCE = "every accepted update is aggregated exactly once"
@@ -28,7 +28,7 @@ LEVEL = 0.01  # how seldom chance alone would make a loss of accuracy as large
 
 
 @dataclass
-class Book:
+class InvariantLog:
     """How often each invariant was looked at, and what spoke against it."""
 
     checks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
@@ -69,12 +69,12 @@ def _timeless(line: Mapping[str, Any]) -> dict[str, Any]:
 def rows(folder: pathlib.Path) -> dict[str, int]:
     """How the trips ended, by the update log; `again`: rows of a trip that has a row already."""
     log = np.load(folder / "updates.npy")
-    asked = log[(log["status"] != STATUS.index("unasked")) & (log["time"] > log["sent"])]
+    asked = log[(log["status"] != STATUS.index("unsolicited")) & (log["time"] > log["sent"])]
     again = len(asked) - len(np.unique(asked[["client", "sent"]]))
     return {name: int((log["status"] == n).sum()) for n, name in enumerate(STATUS)} | {"again": again}
 
 
-def check_checkpoint(book: Book, folder: pathlib.Path, where: str) -> None:
+def check_checkpoint(book: InvariantLog, folder: pathlib.Path, where: str) -> None:
     """The books of the newest checkpoint, if there is a whole one."""
     state = checkpoint.load(folder / "checkpoint", "cpu") if (folder / "checkpoint").is_dir() else None
     if state is None:
@@ -82,7 +82,7 @@ def check_checkpoint(book: Book, folder: pathlib.Path, where: str) -> None:
     loop, queue = state["loop"], state["transport"]["queue"]
     jobs = [entry.get("job", entry) for _, _, entry, _ in queue if entry.keys() & {"job", "id"}]
     log = np.load(folder / "updates.npy")
-    ended = int((log["status"][: state["update_rows"]] != STATUS.index("unasked")).sum())
+    ended = int((log["status"][: state["update_rows"]] != STATUS.index("unsolicited")).sum())
     book.check(
         LEDGER, len(log) >= state["update_rows"] and loop["jobs"] == ended + len(loop["out"]), where,
         sent=loop["jobs"], ended=ended, in_flight=len(loop["out"]), rows_on_disk=len(log),
@@ -101,13 +101,13 @@ def _busy(state: dict[str, Any], clients: int) -> list[int]:
     return [client for client in range(clients) if not pool.idles(client)]
 
 
-def check_ledger(book: Book, ledger: Mapping[str, Any], where: str) -> None:
+def check_ledger(book: InvariantLog, ledger: Mapping[str, Any], where: str) -> None:
     """The witness's books at the end of a run."""
     parts = {name: ledger[name] for name in ("sent", "aggregated", "late", "lost", "refused", "in_flight")}
     book.check(LEDGER, 2 * ledger["sent"] == sum(parts.values()), where, **parts)
     book.check(
-        ONCE, not ledger["twice"] and ledger["absorbed"] == ledger["aggregated"], where,
-        twice=ledger["twice"], absorbed=ledger["absorbed"], aggregated=ledger["aggregated"],
+        ONCE, not ledger["twice"] and ledger["accumulated"] == ledger["aggregated"], where,
+        twice=ledger["twice"], accumulated=ledger["accumulated"], aggregated=ledger["aggregated"],
     )  # fmt: skip
     book.check(BUSY, ledger["busy"] == ledger["in_flight"], where, busy=ledger["busy"], in_flight=ledger["in_flight"])
 
