@@ -12,13 +12,13 @@ import threading
 
 from offbeat.deploy import bundle as files
 from offbeat.deploy.bundle import ServerBundle
-from offbeat.deploy.flower import Link, environment, program
+from offbeat.deploy.flower_cli import Link, environment, program
 from offbeat.deploy.processes import Program, Programs, await_port
 from offbeat.deploy.submission import Losses, Order, State, Submission
-from offbeat.deploy.tell import Said, Tell
+from offbeat.deploy.tell import RepeatLimiter, Tell
 from offbeat.errors import OffbeatError
-from offbeat.experiments.folder import write_json
-from offbeat.experiments.result import Watch
+from offbeat.files import write_json
+from offbeat.runs.result import Watch
 
 START_SECONDS = 120.0  # for the SuperLink to listen
 LOOK_SECONDS = 0.5
@@ -53,7 +53,7 @@ class Server:
 
     def run(self, interrupted: threading.Event, watch: Watch, tell: Tell) -> bool:
         """True when the run is finished, False when interrupted."""
-        losses, said = Losses(self.order.out), Said(tell)
+        losses, said = Losses(self.order.out), RepeatLimiter(tell)
         while not interrupted.is_set():
             for dead in self.programs.look():
                 tell(f"{dead.name} has ended; it is started again")
@@ -88,7 +88,7 @@ class Server:
     def _failed(self, tell: Tell) -> None:
         assert self.submission is not None
         glance, error = self.submission.glance, self.submission.error
-        version = glance.tally.version if glance else -1
+        version = glance.counters.version if glance else -1
         self._failures = 1 if version > self._version else self._failures + 1
         self._version, self.submission = max(version, self._version), None
         if self._failures >= FAILURES:

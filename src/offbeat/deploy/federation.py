@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from offbeat.deploy.flower import ASK_SECONDS, ENDED, Link, environment, program
+from offbeat.deploy.flower_cli import ASK_SECONDS, ENDED, Link, environment, program
 from offbeat.deploy.processes import Program, Programs, await_port, free_ports
 from offbeat.errors import OffbeatError
 

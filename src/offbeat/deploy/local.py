@@ -9,12 +9,12 @@ import threading
 import time
 
 from offbeat.deploy.federation import HOST, Federation
-from offbeat.deploy.flower import Link
+from offbeat.deploy.flower_cli import Link
 from offbeat.deploy.processes import Programs, free_ports
 from offbeat.deploy.submission import Losses, Order, State, Submission
-from offbeat.deploy.tell import Said, Tell
+from offbeat.deploy.tell import RepeatLimiter, Tell
 from offbeat.errors import OffbeatError
-from offbeat.experiments.result import Watch
+from offbeat.runs.result import Watch
 
 LOOK_SECONDS = 0.2
 
@@ -46,7 +46,7 @@ class _Local:
         self.submission = Submission(link, order)
 
     def run(self, interrupted: threading.Event, watch: Watch, tell: Tell) -> bool:
-        losses, said = Losses(self.order.out), Said(tell)
+        losses, said = Losses(self.order.out), RepeatLimiter(tell)
         while not interrupted.is_set():
             for dead in self.programs.look():
                 if dead is self.federation.superlink:

@@ -7,9 +7,9 @@ import threading
 
 from offbeat.deploy import bundle as files
 from offbeat.deploy.bundle import ClientBundle
-from offbeat.deploy.flower import environment, program
+from offbeat.deploy.flower_cli import environment, program
 from offbeat.deploy.processes import Program, Programs, free_ports
-from offbeat.deploy.tell import Said, Tell
+from offbeat.deploy.tell import RepeatLimiter, Tell
 
 SOON = 10.0  # seconds before one that has been refused tries again
 # The SuperLink takes a node to be there for 60 s after its last sign of life, and refuses another with its key.  Back
@@ -33,7 +33,7 @@ def keep_node(
         "--auth-supernode-private-key", str(place / files.NODE_KEY), "--host", "127.0.0.1", "--port", str(port),
         "--node-config", config,
     ]  # fmt: skip
-    said = Said(tell)
+    said = RepeatLimiter(tell)
     with Programs() as programs:
         env = environment(home, [place, pathlib.Path.cwd()])
         node = programs.start(Program("SuperNode", command, env, home / "logs" / "supernode.log", _pause))

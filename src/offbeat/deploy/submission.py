@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from offbeat.deploy import log, progress
-from offbeat.deploy.flower import ASK_SECONDS, ENDED, Link
+from offbeat.deploy.flower_cli import ASK_SECONDS, ENDED, Link
 from offbeat.errors import OffbeatError
-from offbeat.experiments.folder import in_use, read_json
-from offbeat.experiments.result import Glance
+from offbeat.flower import log, progress
+from offbeat.runs.folder import in_use, read_json
+from offbeat.runs.result import ProgressSnapshot
 
 GONE_SECONDS = 2.0  # nobody at work in the folder for so long: the server app has died
 END_SECONDS = 30.0  # for a server app to end in good order
@@ -55,7 +55,7 @@ class Submission:
         self._missed: float | None = None  # since when nobody is at work
 
     @property
-    def glance(self) -> Glance | None:
+    def glance(self) -> ProgressSnapshot | None:
         """How far it is; None before there is anything to be seen."""
         found = progress.read(self.out)
         return found[0] if found else None
@@ -106,7 +106,7 @@ class Submission:
 
 @dataclass
 class Losses:
-    """Trips that have failed, as trips.jsonl tells."""
+    """Trips that have failed, as events.jsonl tells."""
 
     folder: pathlib.Path
     arrived: int = 0

@@ -9,7 +9,7 @@ SHOWN = 3  # how often the same words are told
 Tell = Callable[[str], None]
 
 
-class Said:
+class RepeatLimiter:
     """Tells the same words a few times only."""
 
     def __init__(self, tell: Tell) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from offbeat.world import World
-from offbeat.world.availability import Availability, Span
+from offbeat.environment import Environment
+from offbeat.environment.availability import Availability, Span
 
 
 class Nodes:
@@ -70,6 +70,6 @@ class Online(Availability):
         return now
 
 
-def real_world(nodes: Nodes) -> World:
+def live_environment(nodes: Nodes) -> Environment:
     """The world as a loop sees it: no laws but who is there."""
-    return World(availability=Online(nodes=nodes))
+    return Environment(availability=Online(nodes=nodes))

@@ -16,16 +16,15 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from offbeat.algorithms import Algorithm
-from offbeat.deploy.log import TripLog
-from offbeat.deploy.nodes import Nodes
-from offbeat.deploy.pull import Puller, Watcher
-from offbeat.deploy.wire import Dialect, metrics
-from offbeat.engine import Arrival, Lost, Tick
-from offbeat.engine.events import Event
 from offbeat.errors import ConfigError, OffbeatError
-from offbeat.experiments.reality import Carrier
+from offbeat.flower.log import TripLog
+from offbeat.flower.nodes import Nodes
+from offbeat.flower.puller import Puller, Watcher
+from offbeat.flower.wire import Dialect, metrics
 from offbeat.messages import Job, parts
 from offbeat.payload import WireError
+from offbeat.server.events import Arrival, Event, Lost, Tick
+from offbeat.server.session import RunTransport
 
 IDLE = 5.0  # seconds after which the loop is woken though nothing has happened
 GRACE = 30.0  # seconds that Flower is given to report by itself that a message has expired
@@ -62,8 +61,10 @@ class Flight:
     answered: Callable[[RecordDict | None], None] = lambda _: None
 
 
-class Flower(Carrier):
+class Flower(RunTransport):
     """One job in flight a node.  What the loop sees is logged, so that it can be replayed."""
+
+    real_time = True
 
     now: float = 0.0
 

@@ -17,12 +17,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
 
-from offbeat.clients import BUFFERS
 from offbeat.compression import Codec, Compression, Raw
 from offbeat.messages import Job, Update
 from offbeat.payload import WireError, decode_update, encode_update, raw, vector
-from offbeat.seeds import key
-from offbeat.vector import Layout
+from offbeat.random import key
+from offbeat.server.extensions import BUFFERS
+from offbeat.vectors import Layout
 
 MODEL, JOB, UPDATE = "offbeat.model", "offbeat.job", "offbeat.update"
 ASKED = "offbeat-job"  # number, version and seed of a job, in the config of a message to any app
@@ -91,8 +91,8 @@ class Flat(Dialect):
         }  # fmt: skip
         if job.compression_rate is not None:
             told["compression_rate"] = job.compression_rate
-        if job.taken is not None:
-            told["taken"] = job.taken
+        if job.last_accepted_job is not None:
+            told["last_accepted_job"] = job.last_accepted_job
         parts = {"x": self._models.get(job.version) or raw(job.x)}
         parts |= {name: raw(value) for name, value in job.extra.items()}
         arrays = ArrayRecord({name: raw_array(body) for name, body in parts.items()})
@@ -108,7 +108,7 @@ class Flat(Dialect):
         return Job(
             id=int(told["id"]), client=int(told["client"]), version=int(told["version"]), x=x,
             steps=int(told["steps"]), seed=int(told["seed"]), rate=float(told["rate"]),
-            compression_rate=told.get("compression_rate"), extra=extra, taken=told.get("taken"),
+            compression_rate=told.get("compression_rate"), extra=extra, last_accepted_job=told.get("last_accepted_job"),
         )  # fmt: skip
 
     def payload(self, job: Job, reply: RecordDict) -> tuple[bytes, int]:

@@ -11,25 +11,26 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from offbeat.deploy.log import TripLog
-from offbeat.deploy.nodes import Nodes, real_world
-from offbeat.deploy.replay import Replayed, turned
-from offbeat.deploy.secret import keep, server_seed
-from offbeat.deploy.transport import Flower, check_rule
-from offbeat.deploy.wire import Flat
-from offbeat.engine import Terms
+from offbeat.algorithms.workload import Workload
 from offbeat.errors import ConfigError, RunFolderError
-from offbeat.experiments import checkpoint
-from offbeat.experiments.api import resolved, stored
-from offbeat.experiments.drive import alone
-from offbeat.experiments.experiment import Assembly, Experiment
-from offbeat.experiments.folder import Origin, read_json
-from offbeat.experiments.reality import Reality
-from offbeat.experiments.result import Result, Watch
-from offbeat.experiments.run import Run
-from offbeat.track import Callback
+from offbeat.flower.log import TripLog
+from offbeat.flower.nodes import Nodes, live_environment
+from offbeat.flower.replay import Replayed, turned
+from offbeat.flower.secrets import keep, server_seed
+from offbeat.flower.transport import Flower, check_rule
+from offbeat.flower.wire import Flat
+from offbeat.runs.api import resolved, stored
+from offbeat.runs.assembly import Assembly
+from offbeat.runs.callbacks import Callback
+from offbeat.runs.drive import alone
+from offbeat.runs.experiment import Experiment
+from offbeat.runs.folder import Origin, read_json
+from offbeat.runs.result import Result, Watch
+from offbeat.runs.run import Run, server_settings
+from offbeat.server import checkpoint
+from offbeat.server.session import ServerSettings
 
-TIMEOUT = 3600.0  # seconds for a trip, unless world.trip_timeout says otherwise
+TIMEOUT = 3600.0  # seconds for a trip, unless environment.trip_timeout says otherwise
 
 
 def serve(
@@ -50,12 +51,14 @@ def serve(
     `least` nodes are waited for, up to `patience` seconds: as many as are to be busy at once, unless it is given.
     """
     assembly = assemble(experiment, data_dir)
-    nodes = Nodes(assembly.work.data.clients)
-    dialect = Flat(assembly.work.layout, experiment.compression)
-    transport = Flower(grid, dialect, nodes, experiment.world.trip_timeout or TIMEOUT)
-    reality = _reality(assembly, nodes, dialect, out)
-    run = Run(assembly, interrupted or threading.Event(), watch, out, transport, reality, callbacks)
-    busy = least or min(nodes.clients, getattr(experiment.dispatch, "concurrency", nodes.clients))
+    nodes = Nodes(assembly.context.data.clients)
+    wire = Flat(assembly.context.layout, experiment.compression)
+    transport = Flower(grid, wire, nodes, experiment.environment.trip_timeout or TIMEOUT)
+    run = Run(
+        assembly, interrupted=interrupted, watch=watch, folder=out, transport=transport,
+        settings=_settings(assembly, nodes, wire, out), callbacks=callbacks, checkpoint_every_version=True,
+    )  # fmt: skip
+    least = least or min(nodes.clients, experiment.scheduler.cohort(nodes.clients))
     begun = is_begun(out, assembly)
     if not begun:
         run.open(out, resolved(experiment, assembly), Origin(data_dir, modules))
@@ -66,7 +69,7 @@ def serve(
             run.reopen(out)
             if not run.metrics:
                 transport.log.cut(0, 0)
-        transport.start(busy, patience)
+        transport.start(least, patience)
         transport.adopt()
         return alone(run)
     finally:
@@ -100,10 +103,10 @@ def replay(folder: pathlib.Path, data_dir: str | None = None) -> Replay:
     experiment = stored(folder)
     assembly = assemble(experiment, data_dir or Origin.of(folder).data_dir)
     version, x = _outcome(folder, assembly)
-    nodes = Nodes(assembly.work.data.clients)
-    dialect = Flat(assembly.work.layout, experiment.compression)
-    transport = Replayed(folder, dialect, nodes)
-    loop = _reality(assembly, nodes, dialect, folder).loop(assembly, transport)
+    nodes = Nodes(assembly.context.data.clients)
+    wire = Flat(assembly.context.layout, experiment.compression)
+    transport = Replayed(folder, wire, nodes)
+    loop = dataclasses.replace(_settings(assembly, nodes, wire, folder), folder=None).loop(transport)
     same = turned(loop, version) and torch.equal(loop.algorithm.x, x)
     return Replay(loop.algorithm.version, transport.updates, same, loop.algorithm.x)
 
@@ -114,7 +117,7 @@ def _outcome(folder: pathlib.Path, assembly: Assembly) -> tuple[int, Tensor]:
         from safetensors.torch import load_file
 
         version: int = read_json(folder / "summary.json")["rounds"]
-        return version, assembly.work.layout.flatten(load_file(folder / "model.safetensors"))
+        return version, assembly.context.layout.flatten(load_file(folder / "model.safetensors"))
     state = checkpoint.load(folder / "checkpoint", "cpu")
     if state is None:
         raise RunFolderError(f"{folder} has no result and no checkpoint to compare with")
@@ -125,14 +128,20 @@ def _outcome(folder: pathlib.Path, assembly: Assembly) -> tuple[int, Tensor]:
 def assemble(experiment: Experiment, data_dir: str | None) -> Assembly:
     """The server trains nothing: it needs the model, the test data and the rule."""
     check_rule(experiment.algorithm, "algorithm.name")
-    if experiment.world.attack is not None:
-        raise ConfigError("attacks are for simulations: real clients do what they do", key="world.attack")
+    if experiment.environment.attack is not None:
+        raise ConfigError("attacks are for simulations: real clients do what they do", key="environment.attack")
     return dataclasses.replace(experiment, executor="sequential").assemble(data_dir)
 
 
-def _reality(assembly: Assembly, nodes: Nodes, dialect: Flat, folder: pathlib.Path) -> Reality:
-    rule, plans = assembly.experiment.client, assembly.experiment.algorithm.plans
-    own = Terms(rule.steps or 0)  # 0: as many as the client's own data makes
-    terms = assembly.terms if plans else lambda client: own
-    seed = assembly.experiment.seed
-    return Reality(real_world(nodes), terms, dialect.outgoing, lambda rule: server_seed(rule, seed, folder))
+def _settings(assembly: Assembly, nodes: Nodes, wire: Flat, folder: pathlib.Path) -> ServerSettings:
+    """Return the server's settings with real nodes instead of a simulated environment."""
+    experiment = assembly.experiment
+    own = Workload(experiment.client.steps or 0)  # 0: as many as the node's own data makes
+    return dataclasses.replace(
+        server_settings(assembly, folder),
+        environment=live_environment(nodes),
+        participation=assembly.environment.availability.probability_of,
+        workload=assembly.workload if experiment.algorithm.plans else lambda client: own,
+        outgoing=wire.outgoing,
+        algorithm_seed=lambda algorithm: server_seed(algorithm, experiment.seed, folder),
+    )

@@ -79,7 +79,7 @@ class Link:
     address: str
     ca: pathlib.Path | None = None  # None: no TLS
     modules: Sequence[pathlib.Path] = field(default=())
-    app: str = "offbeat.deploy.apps"  # a module with `server` and `client`
+    app: str = "offbeat.flower.app"  # a module with `server` and `client`
     config: Mapping[str, str | int | float] = field(default_factory=lambda: OWN)  # of its runs, unless told otherwise
 
     def prepare(self) -> None:

@@ -12,7 +12,7 @@ import secrets
 
 from offbeat.algorithms import Algorithm
 from offbeat.errors import RunFolderError
-from offbeat.experiments.privacy import private
+from offbeat.runs.privacy import private
 
 NOISE = "noise.key"
 

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from offbeat.errors import ConfigError
-from offbeat.experiments.experiment import Experiment
+from offbeat.runs.experiment import Experiment
 
 server = ServerApp()
 client = ClientApp()
@@ -21,9 +21,9 @@ client = ClientApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    from offbeat.deploy import progress
-    from offbeat.deploy.server import serve
-    from offbeat.experiments.tracking import trackers
+    from offbeat.flower import progress
+    from offbeat.flower.server import serve
+    from offbeat.runs.trackers import trackers
 
     out, interrupted = pathlib.Path(str(context.run_config["out"])), threading.Event()
     if threading.current_thread() is threading.main_thread():
@@ -39,21 +39,21 @@ def main(grid: Grid, context: Context) -> None:
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    from offbeat.deploy.client import Client
+    from offbeat.flower.client import NodeClient
 
-    return Client(experiment(context), dict(context.node_config)).train(message, context)
+    return NodeClient(experiment(context), dict(context.node_config)).train(message, context)
 
 
 @client.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    from offbeat.deploy.client import Client
+    from offbeat.flower.client import NodeClient
 
-    return Client(experiment(context), dict(context.node_config)).evaluate(message)
+    return NodeClient(experiment(context), dict(context.node_config)).evaluate(message)
 
 
 def experiment(context: Context) -> Experiment:
     """As it was submitted."""
-    from offbeat.experiments.config import parse
+    from offbeat.runs.config import parse
 
     if "experiment" not in context.run_config:
         raise ConfigError("the run has no experiment", key="run-config")

@@ -8,13 +8,13 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from offbeat.deploy import log
-from offbeat.deploy.nodes import Nodes
-from offbeat.deploy.wire import Dialect
-from offbeat.engine import Arrival, Loop, Lost, Tick
-from offbeat.engine.events import Event
 from offbeat.errors import RunFolderError
+from offbeat.flower import log
+from offbeat.flower.nodes import Nodes
+from offbeat.flower.wire import Dialect
 from offbeat.messages import Job
+from offbeat.server.events import Arrival, Event, Lost, Tick
+from offbeat.server.loop import Loop
 
 
 class Ended(Exception):  # noqa: N818 — no error
@@ -24,7 +24,7 @@ class Ended(Exception):  # noqa: N818 — no error
 class Replayed:
     """A transport that reports what a log says, and insists that the loop sends what it sent then."""
 
-    doubtful = True
+    untrusted = True
 
     def __init__(self, folder: pathlib.Path, dialect: Dialect, nodes: Nodes) -> None:
         self.folder, self.dialect, self.nodes = folder, dialect, nodes

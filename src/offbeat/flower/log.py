@@ -1,6 +1,6 @@
 """What happened in a deployment, in the order in which the loop saw it: enough to let it happen again.
 
-trips.jsonl holds one line for everything that passes between the loop and its transport.
+events.jsonl holds one line for everything that passes between the loop and its transport.
 
 {"sent": job, "client": i, "version": v, "node": id, "at": seconds}
 {"nodes": [clients that are there], "at": seconds}
@@ -20,11 +20,10 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from offbeat.engine import Arrival, Lost, Tick
-from offbeat.engine.events import Event
 from offbeat.errors import RunFolderError
+from offbeat.server.events import Arrival, Event, Lost, Tick
 
-TRIPS, PAYLOADS = "trips.jsonl", "payloads.bin"
+TRIPS, PAYLOADS = "events.jsonl", "payloads.bin"
 
 
 class TripLog:

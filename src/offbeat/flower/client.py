@@ -1,0 +1,135 @@
+"""A Flower node: one job, trained by the client runtime on the data that the node has."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from offbeat.client.context import TrainingContext
+from offbeat.client.evaluation import Evaluator
+from offbeat.client.runtime import ClientRuntime
+from offbeat.data import Dataset, PartitionedDataset, data_dir
+from offbeat.errors import ConfigError
+from offbeat.flower.wire import UPDATE, Flat, raw_array
+from offbeat.messages import Job
+from offbeat.runs.experiment import Experiment
+from offbeat.server.extensions import BUFFERS
+
+# Records of the node's Flower context: the client's state, its state before the last job, and that job's id.
+STATE, BEFORE, LAST = "offbeat.state", "offbeat.state-before", "offbeat.last-job"
+
+
+class NodeClient:
+    """Answers the messages of one node.
+
+    Args:
+        experiment: Model, rule and codecs.
+        node: The node's config: where its data is.
+    """
+
+    def __init__(self, experiment: Experiment, node: dict[str, Any]) -> None:
+        data = own_data(experiment, node)
+        self.context = TrainingContext(
+            experiment.module(data.dataset), data, experiment.client, torch.device(experiment.device),
+            precision=experiment.precision, augment=experiment.data.augment,
+        )  # fmt: skip
+        self.runtime = ClientRuntime(self.context, experiment.compression)
+        self.wire = Flat(self.context.layout, experiment.compression)
+        self.batch_size = experiment.evaluation.batch_size
+
+    def train(self, message: Message, context: Context) -> Message:
+        """Train a job and reply with its encoded update."""
+        requested = self.wire.job(message.content)
+        job = self._local(requested)
+        self._load_state(context, job.client)
+        started = time.monotonic()
+        update, payload = self.runtime.train_to_bytes(job)
+        self._save_state(context, job.client)
+        seconds = time.monotonic() - started
+        metrics = MetricRecord({"num-examples": update.examples, "steps": job.steps, "seconds": seconds})
+        arrays = ArrayRecord({"payload": raw_array(payload)})
+        return Message(RecordDict({UPDATE: arrays, "metrics": metrics}), reply_to=message)
+
+    def _local(self, job: Job) -> Job:
+        """Return the job on this node's device, where the node's data is that of client 0."""
+        device = self.context.device
+        extra = {name: value.to(device) for name, value in job.extra.items()}
+        return dataclasses.replace(
+            job, client=0, steps=job.steps or self.context.steps(0), x=job.x.to(device), extra=extra
+        )
+
+    def evaluate(self, message: Message) -> Message:
+        """Evaluate the model on the node's own data."""
+        job, data = self.wire.job(message.content), self.context.data
+        indices = data.indices(0)
+        own = dataclasses.replace(data.dataset, test_x=data.dataset.x[indices], test_y=data.dataset.y[indices])
+        context = TrainingContext(
+            self.context.module, dataclasses.replace(data, dataset=own), self.context.rule, self.context.device,
+            precision=self.context.precision,
+        )  # fmt: skip
+        accuracy, loss = Evaluator(context, self.batch_size)(job.x, job.extra.get(BUFFERS))()
+        metrics = MetricRecord({"num-examples": len(own.test_y), "accuracy": accuracy, "loss": loss})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    def _load_state(self, context: Context, client: int) -> None:
+        """Read the client's state from the node's Flower context."""
+        state, records = self.runtime.state, context.state
+        state.snapshots.clear()
+        for name, value in self._vectors(records, STATE).items():
+            state.set(name, client, value)
+        if LAST in records.config_records:
+            before = self._vectors(records, BEFORE)
+            job = int(str(records.config_records[LAST]["job"]))
+            state.snapshots[client] = job, {name: before.get(name) for name in state.rows}
+
+    def _save_state(self, context: Context, client: int) -> None:
+        """Write the client's state into the node's Flower context, with its state before the job for rollback."""
+        state = self.runtime.state
+        vectors = {name: rows[client] for name, rows in state.rows.items() if client in rows}
+        if not vectors:
+            return
+        context.state[STATE] = _arrays(vectors)
+        if client in state.snapshots:
+            last, before = state.snapshots[client]
+            context.state[BEFORE] = _arrays({name: value for name, value in before.items() if value is not None})
+            context.state[LAST] = ConfigRecord({"job": last})
+
+    def _vectors(self, records: RecordDict, name: str) -> dict[str, Tensor]:
+        arrays = records.array_records.get(name, ArrayRecord())
+        device = self.context.device
+        return {key: torch.from_numpy(array.numpy().copy()).to(device) for key, array in arrays.items()}
+
+
+def _arrays(vectors: Mapping[str, Tensor]) -> ArrayRecord:
+    return ArrayRecord({name: Array(value.cpu().numpy()) for name, value in vectors.items()})
+
+
+def own_data(experiment: Experiment, node: dict[str, Any]) -> PartitionedDataset:
+    """Return the node's data: what its function `data = "module:function"` makes, or its part of the experiment's."""
+    if "data" in node:
+        dataset = _made(str(node["data"]))
+        return PartitionedDataset.of(dataset, [np.arange(len(dataset.y))])
+    if "partition-id" not in node:
+        raise ConfigError("the node's config has neither data nor partition-id", key="node-config")
+    whole = experiment.data.load(data_dir(node.get("data-dir")), experiment.seed)
+    part = int(node["partition-id"]) % whole.clients
+    return PartitionedDataset.of(whole.dataset, [whole.indices(part)])
+
+
+def _made(name: str) -> Dataset:
+    module, _, function = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{name!r}: {error}; expected module:function", key="data") from error
+    if not isinstance(made, Dataset):
+        raise ConfigError(f"{name} returned {type(made).__name__}, not a Dataset (see offbeat.from_arrays)", key="data")
+    return made
