@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from offbeat.errors import RunFolderError
-from offbeat.experiments.folder import STATUS, SWEEP, UPDATE, read_json
+from offbeat.runs.folder import STATUS, SWEEP, UPDATE, read_json
 
 BLOCK = 65_536  # rows of the update log at once
 

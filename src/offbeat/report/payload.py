@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.fedluck import phi
-from offbeat.experiments.folder import STATUS
+from offbeat.fedluck_objective import phi
 from offbeat.report import series
 from offbeat.report.read import Log, Record, clean, lost
+from offbeat.runs.folder import STATUS
 
 CURVE = ("version", "virtual_seconds", "bytes_up", "accuracy", "loss")
 SHOWN = ("accuracy", "best_accuracy", "staleness_mean", "staleness_max", "lost", "virtual_seconds", "bytes_up")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.algorithms.fedluck import phi
+from offbeat.fedluck_objective import phi
 from offbeat.report import series
 from offbeat.report.read import Record, lost, metrics
 

@@ -23,7 +23,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from offbeat.errors import RunFolderError
-from offbeat.experiments.folder import SETTING, STATUS, SWEEP, UPDATE, in_use
+from offbeat.runs.folder import SETTING, STATUS, SWEEP, UPDATE, in_use
 
 Log = NDArray[np.void]
 """Rows of `updates.npy`: one a trip that ended."""
@@ -69,7 +69,7 @@ class Record:
     def remembers(self) -> bool:
         """Whether its algorithm has a memory."""
         algorithm = self.config.get("algorithm")
-        return isinstance(algorithm, Mapping) and "memory" in algorithm
+        return isinstance(algorithm, Mapping) and "cache" in algorithm
 
     @property
     def clients(self) -> int:

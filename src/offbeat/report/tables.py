@@ -189,17 +189,17 @@ def server_costs(rows: Sequence[Mapping[str, Any]]) -> Table:
         f"{size(fastest)} a second"
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
-    for name in ("", "memory", "µs an arrival", "must touch", "µs to copy", "ratio", "kept a client"):
-        table.add_column(name, justify="left" if name in ("", "memory") else "right")
+    for name in ("", "cache", "µs an arrival", "must touch", "µs to copy", "ratio", "kept a client"):
+        table.add_column(name, justify="left" if name in ("", "cache") else "right")
     for row in rows:
         table.add_row(
             row["algorithm"],
-            row["memory"],
+            row["cache"],
             f"{row['microseconds_per_arrival']:,.0f}",
             size(row["bytes_per_arrival"]),
             f"{row['copy_microseconds']:,.0f}",
             f"{row['copies']:.1f}",
-            size(row["memory_bytes_per_client"]) if row["memory_bytes"] else "–",
+            size(row["cache_bytes_per_client"]) if row["cache_bytes"] else "–",
         )
     return table
 

@@ -27,9 +27,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from offbeat.live.watch import Watched
 from offbeat.report import html as report
 from offbeat.report import payload
+from offbeat.report.live.watch import Watched
 from offbeat.report.read import Record
 
 SECONDS = 1.0  # between two looks at the folder

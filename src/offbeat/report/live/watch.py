@@ -8,8 +8,8 @@ import pathlib
 import threading
 from dataclasses import dataclass, field
 
-from offbeat.experiments.folder import in_use
 from offbeat.report.read import Record, find, named, read
+from offbeat.runs.folder import in_use
 
 FILES = ("config.toml", "status.json", "metrics.jsonl", "summary.json")
 Signature = tuple[tuple[int, ...] | None, ...]

@@ -1,5 +1,5 @@
 """The live page: the runs under a folder, in a browser, while they run.  Needs the extra `serve`."""
 
-from offbeat.live.app import application, serve
+from offbeat.report.live.app import application, serve
 
 __all__ = ["application", "serve"]
