@@ -30,7 +30,7 @@ from offbeat.cli.common import (
 )
 from offbeat.cli.deploy import deploy, replay
 from offbeat.cli.export import export
-from offbeat.cli.look import compare, report, serve
+from offbeat.cli.reporting import compare, report, serve
 from offbeat.errors import ConfigError
 from offbeat.version import __version__
 
@@ -41,7 +41,7 @@ def _settings(command: Any) -> Any:
         click.option("--device", type=click.Choice(["cpu", "cuda"])),
         click.option(
             "--executor",
-            type=click.Choice(["auto", "sequential", "vectorised", "graphs", "processes", "ray"]),
+            type=click.Choice(["auto", "sequential", "vectorized", "graphs", "processes", "ray"]),
         ),
     ):
         command = option(command)
@@ -77,9 +77,9 @@ def run(
     quiet: bool,
 ) -> None:
     """Run one experiment: FILE.toml or preset:NAME."""
-    from offbeat.experiments import api, config
-    from offbeat.experiments.progress import Display
-    from offbeat.experiments.tracking import trackers
+    from offbeat.runs import api, config
+    from offbeat.runs.progress import Display
+    from offbeat.runs.trackers import trackers
 
     table = read_table(file, assignments, device=device, executor=executor, seed=seed)
     if SEVERAL & table.keys():
@@ -102,9 +102,9 @@ def run(
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, track: Sequence[str], quiet: bool) -> None:
     """Go on with an interrupted run."""
-    from offbeat.experiments import api
-    from offbeat.experiments.progress import Display
-    from offbeat.experiments.tracking import trackers
+    from offbeat.runs import api
+    from offbeat.runs.progress import Display
+    from offbeat.runs.trackers import trackers
 
     experiment = api.stored(folder)
     callbacks = trackers(track)
@@ -135,10 +135,10 @@ def sweep(
     quiet: bool,
 ) -> None:
     """Run variants × axes × grid × seeds of FILE.toml or preset:NAME, and compare them."""
-    from offbeat.experiments.progress import SweepDisplay
-    from offbeat.experiments.sweep import Cell, Sweep
-    from offbeat.experiments.tracking import trackers
     from offbeat.report import plots, tables
+    from offbeat.runs.progress import SweepDisplay
+    from offbeat.runs.sweep import Cell, Sweep
+    from offbeat.runs.trackers import trackers
 
     table = read_table(file, assignments, device=device, executor=executor)
     plan, callbacks = Sweep.plan(table, grid, _seeds(seeds)), trackers(track)
@@ -177,33 +177,33 @@ def sweep(
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def list_(as_json: bool) -> None:
     """What can be named in an experiment."""
-    from offbeat.algorithms import ALGORITHMS, COMBINES, OPTIMISERS, STALENESS, TOPOLOGIES
-    from offbeat.clients import CLIENTS
+    from offbeat.algorithms import AGGREGATORS, ALGORITHMS, OPTIMIZERS, STALENESS, TOPOLOGIES
+    from offbeat.cache import CACHES
+    from offbeat.client.rules import CLIENT_RULES
     from offbeat.compression import CODECS
     from offbeat.data import AUGMENTS, DATASETS, PARTITIONS
-    from offbeat.engine import DISPATCHES
-    from offbeat.experiments.presets import PRESETS
-    from offbeat.memory import MEMORIES
+    from offbeat.environment import ATTACKS, AVAILABILITIES, DELAYS, LOCAL_WORK
     from offbeat.models import MODELS
-    from offbeat.world import ATTACKS, AVAILABILITIES, DELAYS, EFFORTS
+    from offbeat.runs.presets import PRESETS
+    from offbeat.scheduling.schedulers import SCHEDULERS
 
     names = {
         "algorithms": list(ALGORITHMS),
-        "optimisers": list(OPTIMISERS),
-        "combinations": list(COMBINES),
+        "optimizers": list(OPTIMIZERS),
+        "combinations": list(AGGREGATORS),
         "staleness": list(STALENESS),
-        "memories": list(MEMORIES),
+        "memories": list(CACHES),
         "topologies": list(TOPOLOGIES),
-        "clients": list(CLIENTS),
+        "clients": list(CLIENT_RULES),
         "codecs": list(CODECS),
-        "dispatches": list(DISPATCHES),
+        "schedulers": list(SCHEDULERS),
         "datasets": list(DATASETS),
         "partitions": list(PARTITIONS),
         "augmentations": list(AUGMENTS),
         "models": list(MODELS),
         "delays": list(DELAYS),
         "availabilities": list(AVAILABILITIES),
-        "efforts": list(EFFORTS),
+        "efforts": list(LOCAL_WORK),
         "attacks": list(ATTACKS),
         "presets": list(PRESETS),
     }
@@ -218,7 +218,7 @@ def list_(as_json: bool) -> None:
 @click.argument("preset")
 def show(preset: str) -> None:
     """Print a preset as TOML, to be changed and run."""
-    from offbeat.experiments.presets import text
+    from offbeat.runs.presets import text
 
     click.echo(text(preset.removeprefix("preset:")), nl=False)
 
@@ -240,9 +240,9 @@ def partition(
 ) -> None:
     """Show how FILE.toml divides its data among the clients."""
     from offbeat.data import data_dir as place
-    from offbeat.experiments import config
-    from offbeat.experiments.progress import Bars
     from offbeat.report import plots
+    from offbeat.runs import config
+    from offbeat.runs.progress import Bars
 
     table = read_table(file, assignments, device=device, executor=executor, seed=seed)
     experiment = config.parse({name: value for name, value in table.items() if name not in SEVERAL})

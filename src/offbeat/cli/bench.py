@@ -12,12 +12,14 @@ import click
 from rich.console import Console
 
 from offbeat.cli.common import Group
+from offbeat.cli.tools import enable_tools
 from offbeat.errors import ConfigError, nearest
 
 
 @click.group(cls=Group)
 def bench() -> None:
-    """Measure offbeat itself."""
+    """Measure offbeat itself; needs a checkout of the repository."""
+    enable_tools("bench")
 
 
 @bench.command()
@@ -33,9 +35,9 @@ def engine(
 ) -> None:
     """Arrivals a second with a trainer that does nothing, and the memory they take."""
     from offbeat.algorithms import ALGORITHMS
-    from offbeat.bench import engine as bench
-    from offbeat.experiments.progress import Measuring
     from offbeat.report import tables
+    from offbeat.runs.progress import Measuring
+    from offbeat_bench import engine as bench
 
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"unknown name {algorithm!r}; {nearest(algorithm, ALGORITHMS)}", key="--algorithm")
@@ -72,9 +74,9 @@ def server(
 ) -> None:
     """What an arrival costs each server rule with each memory, beside a plain copy of the bytes that it must touch."""
     from offbeat.algorithms import ALGORITHMS
-    from offbeat.bench import server as bench
-    from offbeat.experiments.progress import Measuring
     from offbeat.report import tables
+    from offbeat.runs.progress import Measuring
+    from offbeat_bench import server as bench
 
     for name in algorithms:
         if name not in ALGORITHMS:
@@ -114,11 +116,11 @@ def train(
     50,000 made-up examples, one epoch: of 1,000 clients up to batches of 10 (the shape of pfl-research's own
     benchmark), of clients with ten batches each beyond.
     """
-    from offbeat.bench.train import rates
-    from offbeat.engine.executors import EXECUTORS
-    from offbeat.experiments.progress import Measuring
+    from offbeat.executors import EXECUTORS
     from offbeat.models import MODELS
     from offbeat.report import tables
+    from offbeat.runs.progress import Measuring
+    from offbeat_bench.train import rates
 
     for option, given, known in (("--model", models, MODELS), ("--executor", executors, EXECUTORS)):
         for name in given:
@@ -163,9 +165,9 @@ def deploy_(
     from offbeat.cli.deploy import need_flower
 
     need_flower()
-    from offbeat.deploy import bench
-    from offbeat.experiments.progress import Measuring
     from offbeat.report import tables
+    from offbeat.runs.progress import Measuring
+    from offbeat_bench import deployment as bench
 
     with Measuring(Console(stderr=True)) as measuring:
         if race:

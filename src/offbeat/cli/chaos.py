@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from offbeat.cli.common import SEVERAL, data_dir_option, new_folder, read_table, set_option
+from offbeat.cli.tools import enable_tools
 from offbeat.errors import ConfigError
 
 BROKEN = 1
@@ -40,10 +41,12 @@ def chaos(
     folders read-only. A run that was killed must come to the result of one that was not, bit for bit. Exit status 1
     when something is broken, with the line that does it again.
     """
-    from offbeat.chaos import shown
-    from offbeat.chaos.campaign import Campaign
-    from offbeat.chaos.kills import Command
-    from offbeat.experiments import config
+    from offbeat.runs import config
+
+    enable_tools("chaos")
+    from offbeat_chaos import console as shown
+    from offbeat_chaos.campaign import Campaign
+    from offbeat_chaos.kills import Command
 
     table = read_table(file, assignments)
     if SEVERAL & table.keys():

@@ -75,8 +75,8 @@ def read_table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str,
     """The experiment's table: the file or preset, then --set, then the flags that have names of their own."""
     import tomllib
 
-    from offbeat.experiments import config
-    from offbeat.experiments.presets import text
+    from offbeat.runs import config
+    from offbeat.runs.presets import text
 
     if file.startswith("preset:"):
         table = tomllib.loads(text(file.removeprefix("preset:")))
@@ -90,7 +90,7 @@ def read_table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str,
 
 def modules_of(file: str) -> pathlib.Path | None:
     """Where the user's own modules are looked for: beside the file, or where the run of a config.toml had them."""
-    from offbeat.experiments.folder import Origin
+    from offbeat.runs.folder import Origin
 
     if file.startswith("preset:"):
         return None

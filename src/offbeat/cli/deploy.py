@@ -30,7 +30,7 @@ from offbeat.cli.common import (
 from offbeat.errors import ConfigError, OffbeatError
 
 if TYPE_CHECKING:
-    from offbeat.experiments.result import Watch
+    from offbeat.runs.result import Watch
 
 
 @click.group(cls=Group)
@@ -61,11 +61,11 @@ def local(
     The same command with --out of an unfinished run goes on with it.
     """
     from offbeat.deploy.local import federate
-    from offbeat.deploy.server import assemble, is_begun
     from offbeat.deploy.submission import Order
-    from offbeat.experiments import config
-    from offbeat.experiments.interrupt import interruptible
-    from offbeat.experiments.tracking import absolute, trackers
+    from offbeat.flower.server import assemble, is_begun
+    from offbeat.runs import config
+    from offbeat.runs.interrupt import interruptible
+    from offbeat.runs.trackers import absolute, trackers
 
     table = read_table(file, assignments)
     if SEVERAL & table.keys():
@@ -84,7 +84,7 @@ def local(
     same = f"offbeat deploy local {shlex.join(_same(file, clients, assignments, folder, data_dir, track))}"
     try:
         with _display(console, stem(file), quiet) as (watch, tell), interruptible() as interrupted:
-            done = federate(order, assembly.work.data.clients, interrupted, watch, tell)
+            done = federate(order, assembly.context.data.clients, interrupted, watch, tell)
     except OffbeatError as error:
         if any(folder.glob("checkpoint/*")):
             raise OffbeatError(f"{error}\ngo on with: {same}") from error
@@ -128,11 +128,11 @@ def server(place: pathlib.Path, listen: str, data_dir: pathlib.Path | None, trac
     """
     from offbeat.deploy.bundle import EXPERIMENT, ServerBundle
     from offbeat.deploy.durable import serve_forever
-    from offbeat.deploy.server import assemble, is_begun
     from offbeat.deploy.submission import Order
-    from offbeat.experiments import config
-    from offbeat.experiments.interrupt import interruptible
-    from offbeat.experiments.tracking import absolute, trackers
+    from offbeat.flower.server import assemble, is_begun
+    from offbeat.runs import config
+    from offbeat.runs.interrupt import interruptible
+    from offbeat.runs.trackers import absolute, trackers
 
     bundle, address, console, label = ServerBundle(place), _address(listen), Console(), place.resolve().name
     if (place / "run" / "summary.json").is_file():  # nothing left to do, for a supervisor that starts this again
@@ -162,7 +162,7 @@ def client(place: pathlib.Path, data: str | None, data_dir: pathlib.Path | None,
     """Take part in a deployment, with a client's folder, until stopped."""
     from offbeat.deploy.bundle import ClientBundle
     from offbeat.deploy.node import keep_node
-    from offbeat.experiments.interrupt import interruptible
+    from offbeat.runs.interrupt import interruptible
 
     with interruptible() as interrupted:
         keep_node(ClientBundle(place), data, data_dir, interrupted, lambda text: None if quiet else click.echo(text))
@@ -174,7 +174,7 @@ def client(place: pathlib.Path, data: str | None, data_dir: pathlib.Path | None,
 def replay(folder: pathlib.Path, data_dir: pathlib.Path | None) -> None:
     """Let a deployment happen again from its log, and compare the models bit for bit."""
     need_flower()
-    from offbeat.deploy.server import replay as again
+    from offbeat.flower.server import replay as again
 
     result = again(folder, str(data_dir) if data_dir else None)
     same = "the same, bit for bit" if result.same else "not the same"
@@ -197,7 +197,7 @@ def need_flower() -> None:
 @contextlib.contextmanager
 def _display(console: Console, label: str, quiet: bool) -> Iterator[tuple[Watch, Callable[[str], None]]]:
     """What a run that goes on in other processes shows here."""
-    from offbeat.experiments.progress import Display
+    from offbeat.runs.progress import Display
 
     def tell(text: str) -> None:
         if not quiet:
@@ -224,8 +224,8 @@ def _same(
 
 
 def _conclude(console: Console, folder: pathlib.Path, label: str, quiet: bool) -> None:
-    from offbeat.experiments.folder import read_json
     from offbeat.report import tables
+    from offbeat.runs.folder import read_json
 
     if not quiet:
         console.print(tables.fitted(tables.results({label: [read_json(folder / "summary.json")]}), console))

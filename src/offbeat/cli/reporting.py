@@ -74,7 +74,7 @@ def compare(folders: Sequence[pathlib.Path], target: float | None) -> None:
 def serve(folder: pathlib.Path, port: int, host: str) -> None:
     """Show the runs under DIR in a browser, while they run.  It only reads."""
     try:
-        from offbeat.live import serve as begin
+        from offbeat.report.live import serve as begin
     except ImportError as error:
         raise OffbeatError(f'the live page needs {error.name}: pip install "offbeat[serve]"') from error
     _there([folder])
