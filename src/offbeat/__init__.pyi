@@ -1,0 +1,60 @@
+from offbeat import aggregation as _aggregation
+from offbeat import algorithms as algorithms
+from offbeat import cache as _cache
+from offbeat import compression as _compression
+from offbeat import flower as flower
+from offbeat import models as models
+from offbeat import scheduling as _scheduling
+from offbeat.algorithms import CA2FL as CA2FL
+from offbeat.algorithms import MIFA as MIFA
+from offbeat.algorithms import Algorithm as Algorithm
+from offbeat.algorithms import FedAsync as FedAsync
+from offbeat.algorithms import FedAvg as FedAvg
+from offbeat.algorithms import FedBuff as FedBuff
+from offbeat.algorithms import optimizers as optimizers
+from offbeat.client import rules as _rules
+from offbeat.client.rules import SGD as SGD
+from offbeat.client.rules import ClientRule as ClientRule
+from offbeat.compression import Compression as Compression
+from offbeat.data import Dataset as Dataset
+from offbeat.data import augment as _augment
+from offbeat.data import from_arrays as from_arrays
+from offbeat.data import from_datasets as from_datasets
+from offbeat.data import partitions as partitions
+from offbeat.data import sources as _sources
+from offbeat.environment import Environment as Environment
+from offbeat.environment import attacks as attacks
+from offbeat.environment import availability as availability
+from offbeat.environment import delays as delays
+from offbeat.environment import local_work as local_work
+from offbeat.errors import ConfigError as ConfigError
+from offbeat.errors import DataError as DataError
+from offbeat.errors import DivergenceError as DivergenceError
+from offbeat.errors import OffbeatError as OffbeatError
+from offbeat.errors import RunFolderError as RunFolderError
+from offbeat.messages import Job as Job
+from offbeat.messages import Update as Update
+from offbeat.runs import callbacks as callbacks
+from offbeat.runs.api import execute as execute
+from offbeat.runs.api import resume as resume
+from offbeat.runs.api import run as run
+from offbeat.runs.callbacks import Callback as Callback
+from offbeat.runs.experiment import Evaluation as Evaluation
+from offbeat.runs.experiment import Experiment as Experiment
+from offbeat.runs.result import Result as Result
+from offbeat.scheduling import Buffered as Buffered
+from offbeat.scheduling import Continuous as Continuous
+from offbeat.scheduling import Periodic as Periodic
+from offbeat.scheduling import Rounds as Rounds
+from offbeat.server.validation import UpdateValidator as UpdateValidator
+from offbeat.version import __version__ as __version__
+
+aggregators = _aggregation
+caches = _cache
+codecs = _compression
+schedulers = _scheduling
+client_rules = _rules
+augmentations = _augment
+datasets = _sources
+
+def __dir__() -> list[str]: ...
