@@ -19,10 +19,10 @@ import tomllib
 import numpy as np
 from playwright.sync_api import Browser, sync_playwright
 
-from offbeat.experiments import config, presets
-from offbeat.experiments.api import execute
-from offbeat.experiments.folder import UPDATE
 from offbeat.report import html, read
+from offbeat.runs import config, presets
+from offbeat.runs.api import execute
+from offbeat.runs.folder import UPDATE
 
 TURNS = 5
 ROWS = "section[aria-labelledby=runs-title] tbody tr"

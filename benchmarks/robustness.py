@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from reproductions.collect import busy
 
-from offbeat.experiments.folder import STATUS
+from offbeat.runs.folder import STATUS
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "robustness.md"
@@ -49,8 +49,8 @@ The largest share of attackers with which a rule stays within {near:g} points of
 
 [Attacks](#attacks) and [rules](#rules) are set out below; [what the rules do](howto/robust.md) has a page of its own.
 
-* The plain mean is lost to whoever is long: noise, −10·Δ, a large ε. What is much longer than any honest update is best
-  refused at the door, by `gate.max_norm` (here a little above the longest honest update); shortened it still counts.
+* Long updates defeat the plain mean: noise, −10·Δ, a large ε. Reject updates that are much longer than any honest one
+  with `validation.max_norm` (here a little above the longest honest update); a clipped update still counts.
 * Short lies pass every bound on the length. A reversed sign or a small ε slows the plain mean down and does not stop
   it. A small ε is worse for rules that choose: attackers who all send the same are near to each other, so Krum believes
   them, and where clients differ a median moves towards them.
@@ -103,7 +103,7 @@ def collect(folder: pathlib.Path) -> dict[str, Any]:
 def _crowds(folder: pathlib.Path, runs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """How many of a step's updates are attackers', in the mean and at most, for each share."""
     study = tomllib.loads(STUDY.read_text(encoding="utf-8"))
-    rule, attack, buffer = labels(study, "rule")[0], _attacks(study)[0], study["dispatch"]["buffer"]
+    rule, attack, buffer = labels(study, "rule")[0], _attacks(study)[0], study["scheduler"]["buffer"]
     found: dict[str, list[float]] = {}
     for share in labels(study, "share"):
         steps = []
@@ -123,14 +123,14 @@ def _crowds(folder: pathlib.Path, runs: Sequence[Mapping[str, Any]]) -> dict[str
 def page(found: Mapping[str, Any]) -> str:
     study = tomllib.loads(STUDY.read_text(encoding="utf-8"))
     accuracy = found["accuracy"]
-    data, dispatch = study["data"], study["dispatch"]
+    data, scheduler = study["data"], study["scheduler"]
     return HEAD.format(
         setting=f"Logistic regression on MNIST, {data['clients']} clients, Dirichlet {data['partition']['alpha']:g}, "
-        f"{dispatch['concurrency']} of them busy, a step at every {dispatch['buffer']}th arrival.",
+        f"{scheduler['concurrency']} of them busy, a step at every {scheduler['buffer']}th arrival.",
         rounds=study["rounds"], seeds=len(study["seeds"]), commit=found["commit"], machine=found["machine"],
         runs=sum(map(len, accuracy.values())), minutes=found["seconds"] / 60, near=NEAR, short=_short(study, accuracy),
-        crowds=_counted(found["crowds"], dispatch["buffer"]),
-        attacks=_described(study, "attack", "world", "attack"), rules=_described(study, "rule"),
+        crowds=_counted(found["crowds"], scheduler["buffer"]),
+        attacks=_described(study, "attack", "environment", "attack"), rules=_described(study, "rule"),
         long=_long(study, accuracy),
     )  # fmt: skip
 

@@ -26,13 +26,15 @@ from typing import Any
 
 import torch
 
-from offbeat.bench.engine import simulation
-from offbeat.bench.server import server as cost
-from offbeat.engine import Arrival, Simulated
-from offbeat.experiments import checkpoint, presets
-from offbeat.experiments.api import execute
-from offbeat.experiments.config import parse
-from offbeat.memory import MEMORIES, Memory
+from offbeat.cache import CACHES, UpdateCache
+from offbeat.runs import presets
+from offbeat.runs.api import execute
+from offbeat.runs.config import parse
+from offbeat.server import checkpoint
+from offbeat.server.events import Arrival
+from offbeat.simulation.transport import SimulatedTransport
+from offbeat_bench.engine import simulation
+from offbeat_bench.server import server as cost
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "scale.json", ROOT / "docs" / "scale.md"
@@ -43,10 +45,10 @@ POPULATIONS = tuple((10**n, 100, 1_000) for n in range(3, 9))
 BUSY = tuple((1_000_000, 10**n, 1_000) for n in range(2, 6))
 DIMENSIONS = tuple((100_000, 100, 10**n) for n in range(3, 8))
 SERVER = {10**4: (50, 10), 10**5: (50, 10), 10**6: (20, 10), 10**7: (8, 4), 10**8: (1, 1)}  # d: clients, a step
-KINDS = ("dense", "quantised", "disk")
+KINDS = ("dense", "quantized", "disk")
 RUNS: dict[str, dict[str, Any]] = {
-    "CA²FL, on disk, 64 MB of it in RAM": {"name": "ca2fl", "memory": {"name": "disk", "budget_mb": 64.0}},
-    "CA²FL, 4 bit": {"name": "ca2fl", "memory": {"name": "quantised", "bits": 4}},
+    "CA²FL, on disk, 64 MB of it in RAM": {"name": "ca2fl", "cache": {"name": "disk", "budget_mb": 64.0}},
+    "CA²FL, 4 bit": {"name": "ca2fl", "cache": {"name": "quantized", "bits": 4}},
     "FedBuff": {"name": "fedbuff"},
 }
 
@@ -81,7 +83,7 @@ def engine(clients: int, busy: int, dim: int) -> Row:
         seen += isinstance(loop.turn().event, Arrival)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    assert isinstance(loop.transport, Simulated)
+    assert isinstance(loop.transport, SimulatedTransport)
     with tempfile.TemporaryDirectory() as folder:
         saving = time.perf_counter()
         state = {"loop": loop.state_dict(), "transport": loop.transport.state_dict()}
@@ -95,28 +97,28 @@ def engine(clients: int, busy: int, dim: int) -> Row:
     }  # fmt: skip
 
 
-def server(memory: str, dim: int) -> Row:
+def server(cache: str, dim: int) -> Row:
     torch.set_num_threads(1)
     clients, buffer = SERVER[dim]
     arrivals = buffer * max(8, min(20, 10**7 // dim))
-    row = cost("ca2fl", memory, dim, clients, arrivals, buffer)
+    row = cost("ca2fl", cache, dim, clients, arrivals, buffer)
     return {
-        "memory": memory, "dim": dim, "clients": clients, "buffer": buffer,
+        "cache": cache, "dim": dim, "clients": clients, "buffer": buffer,
         "per_second": 1e6 / row["microseconds_per_arrival"], "copies": row["copies"],
-        "bytes": row["memory_bytes_per_client"] if memory != "disk" else row["disk_bytes"] / clients,
+        "bytes": row["cache_bytes_per_client"] if cache != "disk" else row["disk_bytes"] / clients,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }  # fmt: skip
 
 
-def seen(memory: str) -> Row:
+def seen(cache: str) -> Row:
     """RAM for each client that is in a memory, beside its numbers, with the preset's model."""
-    options = {"budget_mb": 8.0} if memory == "disk" else {}
-    kept: Memory = MEMORIES[memory](**options)
+    options = {"budget_mb": 8.0} if cache == "disk" else {}
+    kept: UpdateCache = CACHES[cache](**options)
     kept.start(torch.zeros(MODEL), 10**8)
     before = resident()
     for first in range(0, SEEN, 100):
         kept.replace([(client, torch.randn(MODEL)) for client in range(first, first + 100)], lambda place: place)
-    return {"memory": memory, "bytes": (resident() - before) / SEEN}
+    return {"cache": cache, "bytes": (resident() - before) / SEEN}
 
 
 def resident() -> int:
@@ -126,9 +128,9 @@ def resident() -> int:
 def million(name: str, trace: str | None) -> Row:
     """The preset, in a run folder as any other, and a report on it."""
     table = tomllib.loads(presets.text("million"))
-    table["algorithm"], table["executor"] = RUNS[name], "vectorised"
+    table["algorithm"], table["executor"] = RUNS[name], "vectorized"
     if trace is not None:
-        table["world"]["availability"] = {"name": "trace", "file": trace}
+        table["environment"]["availability"] = {"name": "trace", "file": trace}
     experiment = parse(table)
     with tempfile.TemporaryDirectory() as folder:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -143,7 +145,7 @@ def million(name: str, trace: str | None) -> Row:
     return {
         "name": name, "traced": trace is not None, "seconds": wall, "processor_seconds": cpu, "peak": peak,
         "folder_bytes": size, "report_seconds": report, "accuracy": summary["accuracy"], "updates": summary["updates"],
-        "clients": summary["clients"], "busy": table["dispatch"]["concurrency"],
+        "clients": summary["clients"], "busy": table["scheduler"]["concurrency"],
     }  # fmt: skip
 
 
@@ -151,15 +153,15 @@ def measure(trace: str | None) -> dict[str, Any]:
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     return {
         "commit": commit.stdout.strip(), "cpus": os.cpu_count(), "machine": platform.machine(),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "ram": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(), "torch": torch.__version__,
         "bar": [alone(engine, *BAR) for _ in range(3)],
         "populations": [alone(engine, *setting) for setting in POPULATIONS],
         "busy": [alone(engine, *setting) for setting in BUSY],
         "dimensions": [alone(engine, *setting) for setting in DIMENSIONS],
         "runs": [alone(million, name, trace) for name in RUNS],
-        "seen": [alone(seen, memory) for memory in KINDS],
-        "server": [alone(server, memory, dim) for dim in SERVER for memory in KINDS],
+        "seen": [alone(seen, cache) for cache in KINDS],
+        "server": [alone(server, cache, dim) for dim in SERVER for cache in KINDS],
     }  # fmt: skip
 
 
@@ -207,7 +209,7 @@ def idle_bytes(rows: list[Row]) -> list[tuple[int, float]]:
 def extrapolated(found: dict[str, Any]) -> str:
     """10⁸ clients, of which a tenth were seen: what is measured a client, times their number."""
     largest, base = found["populations"][-1], found["populations"][0]
-    ram = {row["memory"]: row["bytes"] for row in found["seen"]}
+    ram = {row["cache"]: row["bytes"] for row in found["seen"]}
     columns, clients, part = 12, 10**8, 10**7
     return f"""A population of 10⁸ is in the table: {size(largest["peak"])}, of which {
         size(base["peak"])
@@ -223,7 +225,7 @@ comes what a rule keeps for clients that were *seen*. CA²FL with the preset's {
 
 {
         table(
-            ["memory", "RAM a seen client", "10⁷ seen clients", "on disk"],
+            ["cache", "RAM a seen client", "10⁷ seen clients", "on disk"],
             [
                 [name, size(cost), size(cost * part), size(4 * MODEL * part) if name == "disk" else ""]
                 for name, cost in ram.items()
@@ -234,7 +236,7 @@ comes what a rule keeps for clients that were *seen*. CA²FL with the preset's {
 
 def again(found: dict[str, Any]) -> str:
     """Rows that were measured a second time, with what came out the first time."""
-    first = {(row["memory"], row["dim"]): figure(row["per_second"]) for row in found.get("server_before", [])}
+    first = {(row["cache"], row["dim"]): figure(row["per_second"]) for row in found.get("server_before", [])}
     if not first:
         return ""
     rows = [[power(dim), *(first[kind, dim] for kind in KINDS)] for dim in SERVER if (KINDS[0], dim) in first]
@@ -260,15 +262,15 @@ def measured(found: dict[str, Any]) -> str:
     head = ["", "time", "processor", "peak memory", "run folder", "report", "accuracy"]
     first = found["runs"][0]
     availability = "replayed from FedScale's trace" if first["traced"] else "that of the preset"
-    hot = {(row["memory"], row["dim"]): row for row in found["server"]}
+    hot = {(row["cache"], row["dim"]): row for row in found["server"]}
     arrivals = [
         [power(dim), *(f"{figure(hot[m, dim]['per_second'])} ({hot[m, dim]['copies']:.1f}×)" for m in KINDS),
-         *(size(hot[m, dim]["bytes"]) for m in ("dense", "quantised")), str(SERVER[dim][0]), str(SERVER[dim][1])]
+         *(size(hot[m, dim]["bytes"]) for m in ("dense", "quantized")), str(SERVER[dim][0]), str(SERVER[dim][1])]
         for dim in SERVER
     ]  # fmt: skip
     return f"""{BEGIN}
 
-Commit {found["commit"]}, {found["cpus"]} cores ({found["machine"]}), {size(found["memory"])}, Python {found["python"]},
+Commit {found["commit"]}, {found["cpus"]} cores ({found["machine"]}), {size(found["ram"])}, Python {found["python"]},
 torch {found["torch"]}, one thread. The machine was shared: its load was {min(loads):.1f} to {max(loads):.1f} when
 measurements began. So events are counted by the processor's seconds, and even those vary by a factor of two.
 

@@ -18,22 +18,23 @@ import numpy as np
 import ray
 import torch
 
-from offbeat.bench.train import EXAMPLES, made_up
-from offbeat.clients import SGD
-from offbeat.data import Federated
-from offbeat.engine import EXECUTORS, Executor, Work
-from offbeat.engine.executors import Ray
-from offbeat.engine.executors.choice import trial
+from offbeat.client.context import TrainingContext
+from offbeat.client.rules import SGD
+from offbeat.client.runtime import ClientRuntime
+from offbeat.data import PartitionedDataset
+from offbeat.executors import EXECUTORS, Executor, Ray
+from offbeat.executors.choice import trial
 from offbeat.models import MODELS
+from offbeat_bench.train import EXAMPLES, made_up
 
 TURNS = 6
 SETTINGS = {  # batch, jobs at once, steps of each, executors without Ray
     "cnn": (20, 8, 5, ("sequential", "processes")),
-    "mlp": (20, 100, 50, ("vectorised",)),
+    "mlp": (20, 100, 50, ("vectorized",)),
 }
 
 
-def with_workers(work: Work, count: int) -> Executor:
+def with_workers(work: ClientRuntime, count: int) -> Executor:
     """An executor that takes so many of the cluster's cores."""
     executor = Ray(work)
     executor._split(count)
@@ -54,7 +55,11 @@ def measure(model: str) -> None:
     torch.manual_seed(0)
     module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
     clients = np.array_split(np.arange(EXAMPLES), EXAMPLES // (steps * batch))
-    work = Work(module, Federated.of(dataset, clients), SGD(lr=0.01, batch_size=batch), torch.device("cpu"))
+    work = ClientRuntime(
+        TrainingContext(
+            module, PartitionedDataset.of(dataset, clients), SGD(lr=0.01, batch_size=batch), torch.device("cpu")
+        )
+    )
     tasks = trial(work, jobs, steps)
     executors = {name: EXECUTORS[name](work) for name in others}
     executors |= {f"ray {count}": with_workers(work, count) for count in (1, 2)}

@@ -13,17 +13,18 @@ import numpy as np
 import torch
 
 import offbeat as ob
+from offbeat.environment import Delay, Trip
 from offbeat.options import NonNegative, Positive
-from offbeat.seeds import normal, uniform
-from offbeat.world import Delay, Trip
+from offbeat.random import normal, uniform
 
 # %% [markdown]
 # ## The rule
 #
-# `absorb` takes in one update, `direction` gives the step's direction and forgets what it has used. What has to
-# survive between two arrivals is named in `state_names`, so checkpoints hold it. Options are annotated fields:
-# `Positive` refuses a 0, whether it comes from Python or from a TOML file. This rule shortens every update to the
-# median length of those in the buffer, and counts it less the older it is.
+# `accumulate` receives one update; `pseudo_gradient` returns the direction of the step and clears the buffer. State
+# that must survive between two arrivals is listed in `state_names`, so that checkpoints include it. Options are
+# annotated fields:
+# `Positive` rejects a 0, whether it comes from Python or from a TOML file. This rule clips every update to the median
+# norm of the buffer and gives stale updates less weight.
 
 
 # %%
@@ -36,18 +37,18 @@ class MedianBuff(ob.Algorithm):
     a: NonNegative = 0.5
     """s(τ) = (1 + τ)^−a."""
 
-    dispatches: ClassVar[tuple[str, ...]] = ("buffered", "keep-busy", "rounds")
+    schedulers: ClassVar[tuple[str, ...]] = ("buffered", "continuous", "rounds")
     state_names: ClassVar[tuple[str, ...]] = ("deltas", "weights")
 
     def reset(self) -> None:
         self.deltas: list[torch.Tensor] = []
         self.weights: list[float] = []
 
-    def absorb(self, job: ob.Job, update: ob.Update) -> None:
+    def accumulate(self, job: ob.Job, update: ob.Update) -> None:
         self.deltas.append(update.delta)
         self.weights.append((1 + self.tau(job)) ** -self.a)
 
-    def direction(self) -> torch.Tensor:
+    def pseudo_gradient(self) -> torch.Tensor:
         stacked = torch.stack(self.deltas)
         lengths = stacked.norm(dim=1)
         shortened = (self.slack * lengths.median() / lengths).clamp(max=1.0)
@@ -60,7 +61,7 @@ class MedianBuff(ob.Algorithm):
 # ## The delay law
 #
 # A law answers for one trip. What belongs to the client follows from `client_key`, what belongs to the trip from
-# `trip_key`: both are numbers from which `offbeat.seeds` draws. So a law has no state, and every algorithm meets the
+# `trip_key`: both are numbers from which `offbeat.random` draws. So a law has no state, and every algorithm meets the
 # same delays. Here each client has a speed, and now and then a trip takes very long (a Pareto tail).
 
 
@@ -103,8 +104,8 @@ def run(algorithm):
         model=lambda: torch.nn.Linear(20, 4),
         algorithm=algorithm,
         client=ob.SGD(lr=0.05, epochs=2, batch_size=10),
-        dispatch=ob.Buffered(concurrency=15, buffer=5),
-        world=ob.World(delay=HeavyTail(shape=1.2)),
+        scheduler=ob.Buffered(concurrency=15, buffer=5),
+        environment=ob.Environment(delay=HeavyTail(shape=1.2)),
         rounds=80,
         evaluation=4,
     )

@@ -10,38 +10,38 @@ import statistics
 
 import offbeat as ob
 from offbeat.data import Digits
+from offbeat.environment import Speeds
 from offbeat.models import MLP
-from offbeat.world import Speeds
 
 TARGET, SEEDS = 0.85, (0, 1)
 
 # %% [markdown]
-# A server is a rule (which way to step) and a dispatch (when to step, and how many clients to keep busy). Twenty
+# A server is a rule (which way to step) and a scheduler (when to step, and how many clients to keep busy). Twenty
 # clients are busy in all of them.
 
 # %%
 SERVERS = {
     "FedAvg, waits for 20": (ob.FedAvg(), ob.Rounds(concurrency=20)),
-    "FedAsync, steps at every arrival": (ob.FedAsync(alpha=0.6), ob.PerArrival(concurrency=20)),
+    "FedAsync, steps at every arrival": (ob.FedAsync(alpha=0.6), ob.schedulers.PerArrival(concurrency=20)),
     "FedBuff, at every 10th": (ob.FedBuff(), ob.Buffered(concurrency=20, buffer=10)),
     "CA²FL, at every 10th": (ob.CA2FL(), ob.Buffered(concurrency=20, buffer=10)),
 }
 
 
-def run(algorithm, dispatch, seed):
+def run(algorithm, scheduler, seed):
     return ob.run(
         data=Digits(),
         clients=50,
-        partition=ob.Dirichlet(alpha=0.1),
+        partition=ob.partitions.Dirichlet(alpha=0.1),
         model=MLP(hidden=(64,)),
         algorithm=algorithm,
-        dispatch=dispatch,
+        scheduler=scheduler,
         client=ob.SGD(lr=0.1, epochs=1, batch_size=16),
-        world=ob.World(delay=Speeds(median=0.2, stragglers=0.2, slowdown=5.0)),
-        evaluation=ob.Evaluation(every=20 if isinstance(dispatch, ob.PerArrival) else 1, target=TARGET),
+        environment=ob.Environment(delay=Speeds(median=0.2, stragglers=0.2, slowdown=5.0)),
+        evaluation=ob.Evaluation(every=20 if isinstance(scheduler, ob.schedulers.PerArrival) else 1, target=TARGET),
         rounds=100_000,  # the virtual time ends the run
         virtual_seconds=50.0,
-        executor="vectorised",  # all clients in one stack; `auto` would try others first
+        executor="vectorized",  # all clients in one stack; `auto` would try others first
         seed=seed,
     )
 
@@ -51,8 +51,8 @@ def run(algorithm, dispatch, seed):
 
 # %%
 print(f"{'':34} {'accuracy':>8} {'s to 85 %':>10} {'versions':>9} {'oldest':>7}")
-for name, (algorithm, dispatch) in SERVERS.items():
-    results = [run(algorithm, dispatch, seed).summary for seed in SEEDS]
+for name, (algorithm, scheduler) in SERVERS.items():
+    results = [run(algorithm, scheduler, seed).summary for seed in SEEDS]
     accuracy = statistics.fmean(result["accuracy"] for result in results)
     times = [result["target_seconds"] for result in results if result["target_seconds"] is not None]
     reached = f"{statistics.fmean(times):.0f} ({len(times)}/{len(SEEDS)})" if times else "never"

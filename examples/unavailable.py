@@ -11,10 +11,10 @@ import pathlib
 import torch
 
 import offbeat as ob
+from offbeat.cache import Quantized
 from offbeat.data import Digits
-from offbeat.memory import Quantised
+from offbeat.environment import ByLabel, Constant
 from offbeat.models import LR
-from offbeat.world import ByLabel, Constant
 
 # %% [markdown]
 # Three answers. FedAvg takes the mean of those who are there. FedAvg-IS weighs them by one over their probability of
@@ -24,9 +24,9 @@ from offbeat.world import ByLabel, Constant
 # %%
 RULES = {
     "FedAvg": ob.FedAvg(),
-    "FedAvg-IS": ob.FedAvgIS(),
+    "FedAvg-IS": ob.algorithms.FedAvgIS(),
     "MIFA": ob.MIFA(wait_for_all=False),
-    "MIFA, 4 bit": ob.MIFA(wait_for_all=False, memory=Quantised(bits=4)),
+    "MIFA, 4 bit": ob.MIFA(wait_for_all=False, cache=Quantized(bits=4)),
 }
 
 
@@ -34,12 +34,12 @@ def run(algorithm):
     return ob.run(
         data=Digits(),
         clients=30,
-        partition=ob.Classes(classes=1),
+        partition=ob.partitions.LabelShards(classes=1),
         model=LR(),
         algorithm=algorithm,
-        dispatch=ob.Available(),  # all that are awake train, then a step
+        scheduler=ob.schedulers.Available(),  # all that are awake train, then a step
         client=ob.SGD(lr=0.1, steps=5, batch_size=16),
-        world=ob.World(delay=Constant(value=0.5), availability=ByLabel(least=0.1)),
+        environment=ob.Environment(delay=Constant(value=0.5), availability=ByLabel(least=0.1)),
         rounds=120,
         evaluation=10,
     )

@@ -16,9 +16,9 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any
 
-from offbeat.experiments import config
-from offbeat.experiments.sweep import Sweep
 from offbeat.report.read import metrics
+from offbeat.runs import config
+from offbeat.runs.sweep import Sweep
 
 HERE = pathlib.Path(__file__).parent
 FIGURES = ("accuracy", "accuracy_last10", "best_accuracy", "virtual_seconds", "bytes_up", "staleness_mean",

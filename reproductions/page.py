@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from reproductions.collect import tables
 
-from offbeat.experiments.sweep import Sweep
 from offbeat.report.plots import COLOURS
 from offbeat.report.tables import spread
+from offbeat.runs.sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

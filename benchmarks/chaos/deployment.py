@@ -21,9 +21,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from offbeat.chaos.campaign import commit
 from offbeat.deploy.processes import free_ports
-from offbeat.experiments.folder import environment
+from offbeat.runs.folder import environment
+from offbeat_chaos.campaign import commit
 
 OFFBEAT = [sys.executable, "-c", "from offbeat.cli import main; main()"]
 PROGRAMS = {"server app": "flwr-serverapp", "SuperLink": "flower-superlink", "node": "flower-supernode"}
@@ -37,7 +37,7 @@ name = "digits"
 clients = 3
 [algorithm]
 name = "{rule}"
-[dispatch]
+[scheduler]
 name = "buffered"
 concurrency = 3
 buffer = 1
@@ -149,7 +149,7 @@ def campaign(rule: str, kills: int, seed: int, place: pathlib.Path) -> dict[str,
     finally:
         deployment.stop()
     run = deployment.run
-    text = (run / "trips.jsonl").read_text()
+    text = (run / "events.jsonl").read_text()
     found = books(json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
     versions = [json.loads(line)["version"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     replay = subprocess.run(

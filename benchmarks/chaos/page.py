@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from offbeat.chaos.messages import FATES
+from offbeat_chaos.messages import FATES
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "reliability.md"
@@ -114,10 +114,18 @@ def _messages(found: Mapping[str, Found]) -> str:
         plain, faulty = (_spread(messages[which]) for which in ("accuracy", "accuracy_with_faults"))
         faults, refused = messages["faults"], messages["refused"]
         rows.append(
-            [f"`{name}`", f"{messages['jobs']:,}", *(faults.get(fate, 0) for fate in (*FATES, "vanished")),
-             messages["lost"], sum(n for why, n in refused.items() if why != "unasked"), refused.get("unasked", 0),
-             plain, faulty, f"{messages['chance']:.2f}"]
-        )  # fmt: skip
+            [
+                f"`{name}`",
+                f"{messages['jobs']:,}",
+                *(faults.get(fate, 0) for fate in (*FATES, "vanished")),
+                messages["lost"],
+                sum(n for why, n in refused.items() if why != "unsolicited"),
+                refused.get("unsolicited", 0),
+                plain,
+                faulty,
+                f"{messages['chance']:.2f}",
+            ]
+        )
     head = ["file", "trips", *FATES, "clients vanished", "given up", "refused", "came though nobody waited",
             "accuracy % without", "accuracy % with", "chance"]  # fmt: skip
     return _table(head, rows)

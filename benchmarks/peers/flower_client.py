@@ -23,12 +23,12 @@ def train_client(task: Task, message: Message, context: Context) -> Message:
     """One local epoch, as in Flower's PyTorch quickstart but for the data loader: slices of tensors are faster."""
     module, data = actor_state(task)
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimiser = torch.optim.SGD(module.parameters(), lr=task.lr)
+    optimizer = torch.optim.SGD(module.parameters(), lr=task.lr)
     x, y = data.user(int(context.node_config["partition-id"]))
     for batch in torch.randperm(len(y)).to(task.device).split(task.batch_size):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
-        optimiser.step()
+        optimizer.step()
     content = RecordDict(
         {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
     )

@@ -1,6 +1,6 @@
 """offbeat, through `offbeat.run`.
 
-Settings: executor "auto" unless --executor names another; dispatch "rounds" for FedAvg and "keep-busy" for FedBuff (a
+Settings: executor "auto" unless --executor names another; scheduler "rounds" for FedAvg and "continuous" for FedBuff (a
 client that comes free is replaced at once, as with FLSim and APPFL), trips of U(0.5, 1.5) virtual seconds, staleness
 weight 1, threads as offbeat chooses them.  Nothing is written to disk.  The wall clock is the run's own: drawing
 clients, training, the server's step and the log are all in it.  x is tested on one single example at the end of the
@@ -15,8 +15,8 @@ from common import BUFFER, Data, Task, main, parser
 from torch import nn
 
 import offbeat as ob
-from offbeat.vector import Layout
-from offbeat.world.delays import Uniform
+from offbeat.environment.delays import Uniform
+from offbeat.vectors import Layout
 
 
 def train(executor: str, task: Task, module: nn.Module, data: Data) -> tuple[float, nn.Module]:
@@ -27,10 +27,10 @@ def train(executor: str, task: Task, module: nn.Module, data: Data) -> tuple[flo
         model=module,
         algorithm=ob.FedBuff(eta=task.server_rate) if asynchronous else ob.FedAvg(),
         client=ob.SGD(lr=task.lr, epochs=1, batch_size=task.batch_size),
-        dispatch=ob.KeepBusy(concurrency=task.cohort, buffer=BUFFER)
+        scheduler=ob.Continuous(concurrency=task.cohort, buffer=BUFFER)
         if asynchronous
         else ob.Rounds(concurrency=task.cohort),
-        world=ob.World(delay=Uniform(low=0.5, high=1.5)),
+        environment=ob.Environment(delay=Uniform(low=0.5, high=1.5)),
         evaluation=task.warmup_versions,
         rounds=task.versions,
         device=task.device,
