@@ -1,4 +1,4 @@
-"""The order of the tests, and how Triton's kernels are run."""
+"""Order of the tests, the `slow` marker, Triton's interpreter, and a loud summary of skipped tests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,61 @@ import pytest
 import torch
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton looks for this when it is imported
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this when it is imported
 
-LONGEST = ("test_deployments.py", "test_docs.py")  # begin first, or one worker has them left when the other is done
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support.skips import counted, unexpected  # noqa: E402
+
+LONGEST = ("test_deployments.py", "test_docs.py")  # start first, or one worker is still busy when the other is done
+SLOW = (
+    "tests/chaos/test_campaign.py",
+    "tests/deploy/",
+    "tests/executors/test_kernels.py",
+    "tests/executors/test_processes_end.py",
+    "tests/executors/test_ray.py",
+    "tests/executors/test_ray_nodes.py",
+    "tests/report_live/test_browser.py",
+    "tests/runs/test_scale.py",
+    "tests/test_docs.py",
+    "tests/test_reproductions_short.py",
+    "tests/test_site.py",
+)
+"""Modules and folders that `make check` leaves out. Single tests carry `@pytest.mark.slow` themselves."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark slow modules and start the longest ones first."""
+    for item in items:
+        path = item.path.relative_to(config.rootpath).as_posix()
+        if path.startswith(SLOW):
+            item.add_marker("slow")
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+def _reasons(terminal: pytest.TerminalReporter) -> list[str]:
+    reports = terminal.stats.get("skipped", [])
+    return [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Report what was skipped and why."""
+    reasons = counted(_reasons(terminalreporter))
+    if not reasons:
+        return
+    terminalreporter.section(f"SKIPPED: {reasons.total()}", yellow=True, bold=True)
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.line(f"SKIPPED: {count} × {reason}", yellow=True)
+    if os.environ.get("CI"):
+        for reason in unexpected(reasons):
+            terminalreporter.line(f"ERROR: unexpected skip on CI: {reason}", red=True, bold=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run on CI when a test was skipped for a reason that is not expected there."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not os.environ.get("CI") or terminal is None or session.exitstatus != pytest.ExitCode.OK:
+        return
+    if unexpected(counted(_reasons(terminal))):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -24,7 +24,7 @@ TOML = """
 rounds = 4
 [algorithm]
 name = "fedbuff"
-[dispatch]
+[scheduler]
 concurrency = 6
 buffer = 3
 [data]
@@ -158,10 +158,10 @@ def test_bench_server() -> None:
         "--arrivals",
         "10",
     )
-    rows = {row["memory"]: row for row in map(json.loads, offbeat(*arguments, "--json").output.splitlines())}
-    assert list(rows) == ["dense", "quantised", "disk", "held"]
+    rows = {row["cache"]: row for row in map(json.loads, offbeat(*arguments, "--json").output.splitlines())}
+    assert list(rows) == ["dense", "quantized", "disk", "client-side"]
     assert rows["dense"]["bytes_per_arrival"] == 4000 * (1 + 1 + 2 + 2 / 10), "Δ, h_i, a sum, a tenth of the step"
-    assert rows["quantised"]["memory_bytes"] <= 0.13 * rows["dense"]["memory_bytes"]
+    assert rows["quantized"]["cache_bytes"] <= 0.13 * rows["dense"]["cache_bytes"]
     for row in rows.values():
         expected = row["microseconds_per_arrival"] / row["copy_microseconds"]
         assert row["copies"] == pytest.approx(expected)
@@ -176,9 +176,9 @@ def test_bench_server() -> None:
         (["rnu", "my.toml"], "unknown command 'rnu'; valid:"),
         (["run", "none.toml"], "cannot read none.toml: No such file"),
         (["run", "my.toml", "--set", "algorithm.name=ca2f"], "Did you mean 'ca2fl'?"),
-        (["run", "my.toml", "--set", "dispatch.buffer=7"], "dispatch.buffer: 7"),
+        (["run", "my.toml", "--set", "scheduler.buffer=7"], "scheduler.buffer: 7"),
         (["run", "my.toml", "--set", "client.lr=1e38"], "client.lr"),
-        (["run", "my.toml", "--executor", "vectorized"], "vectorised"),
+        (["run", "my.toml", "--executor", "vectorised"], "vectorized"),
         (["run", "my.toml", "--out", "my.toml"], "my.toml exists"),
         (["run", "my.toml", "--set", "data.name=mnist", "--data-dir", "nowhere"], "train-images-idx3-ubyte.gz"),
         (["sweep", "my.toml", "--seeds", "0,x"], "--seeds: '0,x'"),
@@ -244,7 +244,7 @@ def test_the_mnist_preset_learns(tmp_path: pathlib.Path) -> None:
 
 def test_bench_train() -> None:
     arguments = ("bench", "train", "--model", "lr", "--group", "4", "--seconds", "0.01", "--repeat", "1")
-    chosen = ("--executor", "vectorised", "--executor", "graphs")
+    chosen = ("--executor", "vectorized", "--executor", "graphs")
     good, refused = map(json.loads, offbeat(*arguments, *chosen, "--json").output.splitlines())
     assert good["client_steps_per_second"] > 0
     assert good["parameters"] == 30_730

@@ -19,7 +19,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from tests.pages import PAGES, ROOT, RUN, SHOWN, Block, as_shown, blocks, commands
+from tests.support.pages import PAGES, ROOT, RUN, SHOWN, Block, as_shown, blocks, commands
 
 from offbeat.cli import main
 
@@ -44,7 +44,7 @@ def runner() -> Iterator[Runner]:
     """Runs pages and programs, each in a process of its own, without a network, with warnings as errors."""
     nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.pages"], cwd=ROOT, env=os.environ | nowhere,
+        [sys.executable, "-m", "tests.support.pages"], cwd=ROOT, env=os.environ | nowhere,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as server:  # fmt: skip
         assert server.stdin is not None
@@ -159,7 +159,7 @@ def test_a_flower_app_changes_as_the_page_says(monkeypatch: pytest.MonkeyPatch, 
     from flwr.app import Context, RecordDict
     from torch import nn
 
-    from offbeat.deploy import AsyncStrategy
+    from offbeat.flower import AsyncStrategy
 
     server, project, coded = (after(block.text) for block in BLOCKS if block.language == "diff")
     monkeypatch.chdir(tmp_path)
@@ -180,7 +180,7 @@ def test_a_flower_app_changes_as_the_page_says(monkeypatch: pytest.MonkeyPatch, 
     assert started[0]["num_rounds"] == 5
 
     (strategy,) = re.findall(r"^strategy = (.*)$", coded, flags=re.M)
-    exec("from offbeat.compression import Compression, TopK\nfrom offbeat.deploy import coded_reply", names)
+    exec("from offbeat.compression import Compression, TopK\nfrom offbeat.flower import coded_reply", names)
     assert isinstance(eval(strategy, names), AsyncStrategy)
     assert '"offbeat[flower]"' in project
 
@@ -203,16 +203,16 @@ def test_links_lead_somewhere() -> None:
 
 def test_the_table_of_algorithms_is_complete_and_right() -> None:
     from offbeat.algorithms import ALGORITHMS
-    from offbeat.clients import CLIENTS
+    from offbeat.client.rules import CLIENT_RULES
     from offbeat.compression import CODECS
-    from offbeat.engine import DISPATCHES
+    from offbeat.scheduling.schedulers import SCHEDULERS
 
     text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip(" `"): line for line in text.splitlines() if line.startswith("| `")}
     for name, rule in ALGORITHMS.items():
         columns = [part.strip() for part in rows[name].split("|")]
-        assert columns[4] == ", ".join(rule.dispatches), name
-    for names in (CLIENTS, CODECS, DISPATCHES):
+        assert columns[4] == ", ".join(rule.schedulers), name
+    for names in (CLIENT_RULES, CODECS, SCHEDULERS):
         assert set(names) <= set(rows)
 
 
@@ -220,7 +220,7 @@ def test_the_reference_is_complete() -> None:
     """Every key that `config.parse` takes stands in it, with what it is."""
     from docs import reference
 
-    from offbeat.experiments.config import CHOICES
+    from offbeat.runs.config import CHOICES
 
     text = reference.markdown()
     for section in reference.sections().values():

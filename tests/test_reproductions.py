@@ -9,7 +9,7 @@ import tomllib
 import pytest
 from reproductions import collect, page
 
-from offbeat.experiments.sweep import Sweep
+from offbeat.runs.sweep import Sweep
 
 ROOT = pathlib.Path(__file__).resolve().parents[1] / "reproductions"
 PAPER = tomllib.loads((ROOT / "paper.toml").read_text(encoding="utf-8"))

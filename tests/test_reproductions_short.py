@@ -10,7 +10,7 @@ import pytest
 from reproductions.collect import tables
 from tests.support import SHARED
 
-from offbeat.experiments.sweep import Sweep
+from offbeat.runs.sweep import Sweep
 
 MNIST = SHARED / "data"
 needs_mnist = pytest.mark.skipif(not (MNIST / "mnist").is_dir(), reason="needs MNIST in ../shared/data")
@@ -20,7 +20,7 @@ def short(name: str, labels: list[str], out: pathlib.Path, **changes: Any) -> di
     """Summaries of some cells with the file's first seed, by label."""
     table = tables(name)
     cells = [cell for cell in Sweep.plan(table, [], table.get("seeds", [0])[:1]).cells if cell.label in labels]
-    cells = [dataclasses.replace(cell, table=cell.table | {"executor": "vectorised"} | changes) for cell in cells]
+    cells = [dataclasses.replace(cell, table=cell.table | {"executor": "vectorized"} | changes) for cell in cells]
     ended = Sweep(cells).run(out, MNIST, lambda cells: [None] * len(cells))
     return {cell.label: summary or {} for cell, summary in ended}
 

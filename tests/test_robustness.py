@@ -9,9 +9,9 @@ import tomllib
 import pytest
 from benchmarks import robustness
 
-from offbeat.experiments import config
-from offbeat.experiments.sweep import Sweep
-from offbeat.world import ATTACKS
+from offbeat.environment import ATTACKS
+from offbeat.runs import config
+from offbeat.runs.sweep import Sweep
 
 STUDY = tomllib.loads(robustness.STUDY.read_text(encoding="utf-8"))
 
@@ -26,7 +26,7 @@ def test_the_page_is_made_of_the_results_of_the_study() -> None:
 def test_every_attack_is_in_the_study_with_the_share_it_says() -> None:
     seen = set()
     for cell in Sweep.plan(STUDY, [], []).cells:
-        attack = config.parse(cell.table).world.attack
+        attack = config.parse(cell.table).environment.attack
         assert attack is not None
         label = next(name for name in robustness.labels(STUDY, "attack") if cell.label.endswith(f" {name}"))
         assert attack.share == (0 if label == robustness.NONE else int(cell.label.split(" %")[0][-2:]) / 100)
@@ -81,7 +81,7 @@ def test_what_the_page_says_in_words_is_in_the_figures() -> None:
     short = ("sign-flip", "inner-product, small")
     assert all(held("mean", 30, attack) for attack in short)
     assert not any(held(rule, 30, short[1]) for rule in ("Krum", "multi-Krum", "median", "trimmed mean"))
-    buffer, trim = STUDY["dispatch"]["buffer"], 0.4
+    buffer, trim = STUDY["scheduler"]["buffer"], 0.4
     assert found["crowds"]["20 %"][1] <= trim * buffer < buffer / 2 <= found["crowds"]["30 %"][1]
     for rule in ("median", "trimmed mean"):
         assert held(rule, 20, "gaussian")

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 pytest.importorskip("mkdocs", reason="the site needs: pip install 'offbeat[docs]'")
 pytest.importorskip("mkdocstrings", reason="the site needs: pip install 'offbeat[docs]'")

@@ -37,7 +37,7 @@ from offbeat.algorithms import (
     FedYogi,
 )
 from offbeat.algorithms.staleness import Constant, Hinge, Polynomial, Staleness
-from offbeat.seeds import key, torch_stream
+from offbeat.random import key, torch_stream
 
 Vector = NDArray[np.float64]
 Box = Callable[[Arrivals], Vector]
@@ -143,7 +143,7 @@ def ca2fl_box(history: Arrivals, cached: Callable[[Vector, int, int], Vector]) -
     return x
 
 
-def quantised(bits: int) -> Callable[[Vector, int, int], Vector]:
+def quantized(bits: int) -> Callable[[Vector, int, int], Vector]:
     """Appendix C's unbiased quantiser, with the very noise that the server draws."""
 
     def cached(delta: Vector, version: int, place: int) -> Vector:
@@ -190,7 +190,7 @@ def test_ca2fl(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("bits", [8, 4, 2])
 def test_mf_ca2fl(seed: int, bits: int) -> None:
-    close(MFCA2FL(eta=ETA, bits=bits), Arrivals(seed), lambda h: ca2fl_box(h, quantised(bits)))  # type: ignore[arg-type]
+    close(MFCA2FL(eta=ETA, bits=bits), Arrivals(seed), lambda h: ca2fl_box(h, quantized(bits)))  # type: ignore[arg-type]
 
 
 def mean_box(history: Arrivals, apply: Callable[[Vector, Vector, int], Vector]) -> Vector:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Callable
 from dataclasses import fields
@@ -13,13 +12,18 @@ import torch
 from tests.support import Arrivals, Quadratics, job, update
 from torch import Tensor
 
-from offbeat.algorithms import ALGORITHMS, CA2FL, COMBINES, Algorithm, FedBuff
-from offbeat.engine import DISPATCHES, Arrival, Loop, PerArrival, Simulated, Terms
+from offbeat.algorithms import AGGREGATORS, ALGORITHMS, CA2FL, Algorithm, FedBuff
+from offbeat.algorithms.workload import Workload
+from offbeat.environment import Constant, Environment, HalfNormal
 from offbeat.errors import ConfigError
-from offbeat.world import Constant, HalfNormal, World
+from offbeat.scheduling.schedulers import SCHEDULERS, PerArrival
+from offbeat.server.events import Arrival
+from offbeat.server.loop import Loop
+from offbeat.simulation.transport import SimulatedTransport
 
 RULES: dict[str, Callable[..., Algorithm]] = ALGORITHMS | {
-    f"fedbuff, {name}": lambda kind=kind, **more: FedBuff(combine=kind(), **more) for name, kind in COMBINES.items()
+    f"fedbuff, {name}": lambda kind=kind, **more: FedBuff(aggregator=kind(), **more)
+    for name, kind in AGGREGATORS.items()
 }
 EVERY = pytest.mark.parametrize("name", RULES)
 
@@ -66,10 +70,18 @@ def test_models_in_flight_are_never_changed(name: str) -> None:
 
 @EVERY
 def test_updates_are_never_changed(name: str) -> None:
+    """Compare the very tensors that the rule received, not the history that they were made from."""
     history = history_for(name)
-    before = history.deltas.copy()
-    feed(started(name, history), history, 0, 50)
-    assert (history.deltas == before).all()
+    algorithm = started(name, history)
+    handed_over: list[tuple[Tensor, Tensor]] = []
+    for n in range(50):
+        j = job(n, history.who[n], algorithm.version, algorithm.x)
+        delta = torch.from_numpy(history.deltas[n].copy()).to(algorithm.x.dtype)
+        handed_over.append((delta, delta.clone()))
+        algorithm.receive(j, update(j, delta, history.examples[n]))
+        if history.steps_after[n]:
+            algorithm.step()
+    assert all(torch.equal(delta, before) for delta, before in handed_over)
 
 
 @EVERY
@@ -125,15 +137,30 @@ def test_rate_must_be_positive(name: str) -> None:
 
 
 def simulate(
-    algorithm: Algorithm, trainer: Quadratics, steps: int, world: World, concurrency: int = 8, buffer: int = 4
+    algorithm: Algorithm,
+    trainer: Quadratics,
+    steps: int,
+    environment: Environment,
+    concurrency: int = 8,
+    buffer: int = 4,
 ) -> Tensor:
-    """Run on quadratics under the algorithm's own dispatch; the mean of x over the last half."""
-    kind: Any = DISPATCHES[algorithm.dispatches[0]]
+    """Run on quadratics under the algorithm's own scheduler; the mean of x over the last half."""
+    kind: Any = SCHEDULERS[algorithm.schedulers[0]]
     names = {field.name for field in fields(kind)}
-    dispatch = kind(**{k: v for k, v in (("concurrency", concurrency), ("buffer", buffer)) if k in names})
-    clients = len(trainer.centres)
-    algorithm.start(torch.zeros(trainer.centres.shape[1]), clients, participation=world.availability.probability_of)
-    loop = Loop(algorithm, dispatch, world, Simulated(world, trainer, 0), clients, lambda _: Terms(1), seed=0)
+    scheduler = kind(**{k: v for k, v in (("concurrency", concurrency), ("buffer", buffer)) if k in names})
+    clients = len(trainer.centers)
+    algorithm.start(
+        torch.zeros(trainer.centers.shape[1]), clients, participation=environment.availability.probability_of
+    )
+    loop = Loop(
+        algorithm=algorithm,
+        scheduler=scheduler,
+        environment=environment,
+        transport=SimulatedTransport(environment, trainer, 0),
+        clients=clients,
+        workload=lambda _: Workload(1),
+        seed=0,
+    )
     loop.start()
     total, seen = torch.zeros_like(algorithm.x), 0
     while algorithm.version < steps:
@@ -149,8 +176,8 @@ def test_converges_to_the_optimum_of_a_heterogeneous_quadratic(name: str) -> Non
     """Equal delays, uniform participation: every rule has the optimum of the mean as its fixed point."""
     trainer = Quadratics(torch.randn((16, 5), generator=torch.Generator().manual_seed(1)) * 3, lr=0.05, steps=2)
     options: dict[str, Any] = {"fedasync": {"alpha": 0.1}, "mifa": {"eta": 0.5}}.get(name, {})
-    mean = simulate(ALGORITHMS[name](**options), trainer, 600, World(delay=Constant()))
-    assert (mean - trainer.optimum).norm() < 0.06 * trainer.centres.norm(dim=1).mean()
+    mean = simulate(ALGORITHMS[name](**options), trainer, 600, Environment(delay=Constant()))
+    assert (mean - trainer.optimum).norm() < 0.06 * trainer.centers.norm(dim=1).mean()
 
 
 def test_calibration_removes_the_noise_of_who_happens_to_arrive() -> None:
@@ -161,7 +188,7 @@ def test_calibration_removes_the_noise_of_who_happens_to_arrive() -> None:
         centres = torch.randn((16, 5), generator=torch.Generator().manual_seed(1)) * scale
         trainer = Quadratics(centres, lr=0.2, steps=3)
         algorithm = ALGORITHMS[name]()
-        simulate(algorithm, trainer, 400, World(delay=HalfNormal()))
+        simulate(algorithm, trainer, 400, Environment(delay=HalfNormal()))
         return float((algorithm.x - trainer.optimum).norm())
 
     low, high = distance("fedbuff", 1.0), distance("fedbuff", 10.0)
@@ -172,17 +199,17 @@ def test_calibration_removes_the_noise_of_who_happens_to_arrive() -> None:
 def test_arrivals_carry_the_job_that_they_answer() -> None:
     """FedAsync needs the model that was pulled, also when x has moved on."""
     trainer = Quadratics(torch.randn((6, 3)), lr=0.1, steps=1)
-    world = World(delay=HalfNormal())
+    environment = Environment(delay=HalfNormal())
     algorithm = CA2FL()
     algorithm.start(torch.zeros(3), 6)
     loop = Loop(
-        algorithm,
-        PerArrival(concurrency=4),
-        world,
-        Simulated(world, trainer, 0),
-        6,
-        lambda _: Terms(1),
-        0,
+        algorithm=algorithm,
+        scheduler=PerArrival(concurrency=4),
+        environment=environment,
+        transport=SimulatedTransport(environment, trainer, 0),
+        clients=6,
+        workload=lambda _: Workload(1),
+        seed=0,
     )
     loop.start()
     models = [algorithm.x]
@@ -192,4 +219,4 @@ def test_arrivals_carry_the_job_that_they_answer() -> None:
         assert outcome.event.job.x is models[outcome.event.job.version]
         assert outcome.staleness == len(models) - 1 - outcome.event.job.version
         models.append(algorithm.x)
-    assert copy.copy(models[-1]) is not models[0]
+    assert len({id(model) for model in models}) == len(models), "every version is a tensor of its own"

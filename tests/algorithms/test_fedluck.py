@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 import offbeat as ob
-from offbeat.algorithms.fedluck import best, phi
+from offbeat.algorithms.fedluck import best
+from offbeat.algorithms.workload import Device
 from offbeat.compression import TopK
 from offbeat.data import Synthetic
+from offbeat.environment import Constant, Devices
+from offbeat.fedluck_objective import phi
 from offbeat.models import LR
-from offbeat.vector import Layout
-from offbeat.world import Constant, Devices
+from offbeat.vectors import Layout
 
 
 def test_phi_by_hand() -> None:
@@ -50,10 +52,10 @@ def run(**more: object) -> ob.Result:
         "data": Synthetic(examples=600, test_examples=100),
         "clients": 6,
         "model": LR(),
-        "algorithm": ob.FedLuck(),
+        "algorithm": ob.algorithms.FedLuck(),
         "client": ob.SGD(lr=0.05, batch_size=16, steps=5),
-        "dispatch": ob.Periodic(concurrency=6, period=3.0),
-        "world": ob.World(
+        "scheduler": ob.Periodic(concurrency=6, period=3.0),
+        "environment": ob.Environment(
             delay=Devices(seconds_per_step=(0.6, 0.5, 0.4, 0.3, 0.2, 0.15), up=(100, 300, 500, 700, 900, 1000))
         ),
         "compression": ob.Compression(upload=TopK()),
@@ -84,15 +86,26 @@ def _layout() -> Layout:
 
 
 def test_devices_that_are_not_known_are_asked_for() -> None:
-    with pytest.raises(ob.ConfigError, match=r"algorithm\.alpha: give alpha, or use a delay law"):
-        run(world=ob.World(delay=Constant()))
-    assert run(world=ob.World(delay=Constant()), algorithm=ob.FedLuck(alpha=(0.2,) * 6, beta=(4.0,) * 6)).accuracy > 0.5
+    with pytest.raises(ob.ConfigError, match=r"algorithm\.alpha: unknown for these devices: give alpha"):
+        run(environment=ob.Environment(delay=Constant()))
+    assert (
+        run(
+            environment=ob.Environment(delay=Constant()),
+            algorithm=ob.algorithms.FedLuck(alpha=(0.2,) * 6, beta=(4.0,) * 6),
+        ).accuracy
+        > 0.5
+    )
     with pytest.raises(ob.ConfigError, match=r"algorithm\.beta: 2 values for 6 clients"):
-        run(algorithm=ob.FedLuck(alpha=(0.2,) * 6, beta=(4.0, 1.0)))
+        run(algorithm=ob.algorithms.FedLuck(alpha=(0.2,) * 6, beta=(4.0, 1.0)))
 
 
 def test_a_period_without_arrivals_keeps_x_and_still_counts() -> None:
-    result = run(algorithm=ob.FedPer(), dispatch=ob.Periodic(concurrency=6, period=0.01), rounds=20, evaluation=1)
+    result = run(
+        algorithm=ob.algorithms.FedLuckFixed(),
+        scheduler=ob.Periodic(concurrency=6, period=0.01),
+        rounds=20,
+        evaluation=1,
+    )
     assert result.summary["rounds"] == 20
     assert result.summary["virtual_seconds"] == pytest.approx(0.2)
     assert len({m["loss"] for m in result.metrics}) == 1
@@ -100,16 +113,18 @@ def test_a_period_without_arrivals_keeps_x_and_still_counts() -> None:
 
 def test_fedcompass_lets_unlike_clients_arrive_together() -> None:
     """A client twice as slow does half the steps, so all trips take the time of the fastest one's Q_max steps."""
-    rule = ob.FedCompass(min_steps=2, max_steps=40)
-    assert [rule.choose(alpha, 0.1) for alpha in (0.1, 0.2, 0.4, 10.0)] == [40, 20, 10, 2]
+    rule = ob.algorithms.FedCompass(min_steps=2, max_steps=40)
+    profile = [(0.1, 1.0), (0.2, 1.0), (0.4, 1.0), (10.0, 1.0)]
+    devices = [Device(client, 4, 5, profile_of=profile.__getitem__) for client in range(4)]
+    assert [rule.workload(device).steps for device in devices] == [40, 20, 10, 2]
     speeds = (0.1, 0.2, 0.4, 0.8, 0.5, 0.1)
     result = run(
         algorithm=rule,
-        dispatch=ob.Buffered(concurrency=6, buffer=6),
-        world=ob.World(delay=Devices(seconds_per_step=speeds, up=(1e9,) * 6, down=(1e9,) * 6)),
+        scheduler=ob.Buffered(concurrency=6, buffer=6),
+        environment=ob.Environment(delay=Devices(seconds_per_step=speeds, up=(1e9,) * 6, down=(1e9,) * 6)),
         rounds=10,
     )
     assert result.summary["virtual_seconds"] == pytest.approx(10 * 4.0, rel=0.01)
     assert result.summary["staleness_max"] == 0
     with pytest.raises(ob.ConfigError, match="min_steps: 9 is above max_steps = 3"):
-        ob.FedCompass(min_steps=9, max_steps=3)
+        ob.algorithms.FedCompass(min_steps=9, max_steps=3)

@@ -9,18 +9,29 @@ from torch import Tensor
 
 from offbeat.algorithms import CA2FL, MFCA2FL, Algorithm, FedAsync, FedAvg, FedBuff
 from offbeat.algorithms.staleness import Hinge, Polynomial
-from offbeat.engine import Buffered, Dispatch, KeepBusy, Loop, PerArrival, Rounds, Simulated, Terms
-from offbeat.memory import Quantised
-from offbeat.world import HalfNormal, World
+from offbeat.algorithms.workload import Workload
+from offbeat.cache import Quantized
+from offbeat.environment import Environment, HalfNormal
+from offbeat.scheduling.schedulers import Buffered, Continuous, PerArrival, Rounds, Scheduler
+from offbeat.server.loop import Loop
+from offbeat.simulation.transport import SimulatedTransport
 
 CLIENTS = 9
 
 
-def trajectory(algorithm: Algorithm, dispatch: Dispatch, steps: int = 40) -> list[Tensor]:
+def trajectory(algorithm: Algorithm, scheduler: Scheduler, steps: int = 40) -> list[Tensor]:
     trainer = Quadratics(torch.randn((CLIENTS, 6), generator=torch.Generator().manual_seed(3)), lr=0.1, steps=4)
-    world = World(delay=HalfNormal())
+    environment = Environment(delay=HalfNormal())
     algorithm.start(torch.zeros(6), CLIENTS, seed=2)
-    loop = Loop(algorithm, dispatch, world, Simulated(world, trainer, 0), CLIENTS, lambda _: Terms(4), seed=0)
+    loop = Loop(
+        algorithm=algorithm,
+        scheduler=scheduler,
+        environment=environment,
+        transport=SimulatedTransport(environment, trainer, 0),
+        clients=CLIENTS,
+        workload=lambda _: Workload(4),
+        seed=0,
+    )
     loop.start()
     models = []
     while algorithm.version < steps:
@@ -46,14 +57,14 @@ def test_ca2fl_with_everybody_in_every_round_is_fedavg() -> None:
 @pytest.mark.parametrize("rule", [FedBuff, CA2FL])
 def test_buffer_of_one_is_per_arrival(rule: type[Algorithm]) -> None:
     per_arrival = trajectory(rule(), PerArrival(concurrency=4))
-    same(per_arrival, trajectory(rule(), KeepBusy(concurrency=4, buffer=1)))
+    same(per_arrival, trajectory(rule(), Continuous(concurrency=4, buffer=1)))
     same(per_arrival, trajectory(rule(), Buffered(concurrency=4, buffer=1)))
 
 
 def test_mf_ca2fl_is_ca2fl_with_a_quantised_memory() -> None:
     same(
         trajectory(MFCA2FL(bits=4), Buffered(concurrency=6, buffer=3)),
-        trajectory(CA2FL(memory=Quantised(bits=4)), Buffered(concurrency=6, buffer=3)),
+        trajectory(CA2FL(cache=Quantized(bits=4)), Buffered(concurrency=6, buffer=3)),
     )
 
 

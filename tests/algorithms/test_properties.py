@@ -10,7 +10,7 @@ from tests.support import job, update
 from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, CA2FL, Algorithm
-from offbeat.memory import Dense
+from offbeat.cache import Dense
 
 CLIENTS, DIM = 6, 5
 RULES = [name for name, kind in ALGORITHMS.items() if kind().network() is None]
@@ -61,14 +61,14 @@ def test_nothing_but_zeros_moves_nothing(name: str, history: list[tuple[int, boo
     assert not rule.x.any()
 
 
-@given(st.sampled_from([name for name in RULES if hasattr(ALGORITHMS[name](), "memory")]), histories)
+@given(st.sampled_from([name for name in RULES if hasattr(ALGORITHMS[name](), "cache")]), histories)
 @settings(max_examples=120, deadline=None)
 def test_a_memory_holds_the_last_of_everybody_and_their_mean(name: str, history: list[tuple[int, bool]]) -> None:
     rule = started(name)
     if name == "aced":
         rule.max_age = 1000  # type: ignore[attr-defined]
-    memory = rule.memory  # type: ignore[attr-defined]
-    assert isinstance(memory, Dense)
+    cache = rule.cache  # type: ignore[attr-defined]
+    assert isinstance(cache, Dense)
     stored: dict[int, Tensor] = {}
     pending: dict[int, Tensor] = {}
     for n, (client, steps) in enumerate(history):
@@ -83,9 +83,9 @@ def test_a_memory_holds_the_last_of_everybody_and_their_mean(name: str, history:
             rule.step()
     for client in range(CLIENTS):
         expected = stored.get(client, torch.zeros(DIM, dtype=torch.float64))
-        torch.testing.assert_close(memory[client], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(cache[client], expected, rtol=0, atol=1e-12)
     total = sum(stored.values(), torch.zeros(DIM, dtype=torch.float64))
-    torch.testing.assert_close(memory.mean, total / CLIENTS, rtol=0, atol=1e-12)
+    torch.testing.assert_close(cache.mean, total / CLIENTS, rtol=0, atol=1e-12)
 
 
 @given(histories, st.floats(0.1, 3.0))

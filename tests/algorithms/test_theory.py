@@ -8,20 +8,33 @@ from tests.support import Quadratics
 from torch import Tensor
 
 from offbeat.algorithms import AFACD, AFACS, CA2FL, MIFA, Algorithm, FedAvg, FedAvgIS, FedBuff
-from offbeat.engine import Anarchic, Available, Dispatch, KeepBusy, Loop, Rounds, Simulated, Terms
-from offbeat.memory import Dense, Held, Memory
-from offbeat.world import Bernoulli, Constant, HalfNormal, World
+from offbeat.algorithms.workload import Workload
+from offbeat.cache import ClientSide, Dense, UpdateCache
+from offbeat.environment import Bernoulli, Constant, Environment, HalfNormal
+from offbeat.scheduling.schedulers import Anarchic, Available, Continuous, Rounds, Scheduler
+from offbeat.server.loop import Loop
+from offbeat.simulation.transport import SimulatedTransport
 
 N = 10
 CENTRES = torch.arange(N, dtype=torch.float64)[:, None] - 4.5  # the optimum of the mean is 0
 RARE_FIRST = tuple(0.1 + 0.09 * i for i in range(N))  # client 0 is seldom awake, client 9 nearly always
 
 
-def settled(algorithm: Algorithm, dispatch: Dispatch, world: World, steps: int = 1200, rate: float = 0.05) -> Tensor:
+def settled(
+    algorithm: Algorithm, scheduler: Scheduler, environment: Environment, steps: int = 1200, rate: float = 0.05
+) -> Tensor:
     """The mean of x over the last three quarters of a run."""
     trainer = Quadratics(CENTRES, lr=rate, steps=1)
-    algorithm.start(torch.zeros(1, dtype=torch.float64), N, participation=world.availability.probability_of)
-    loop = Loop(algorithm, dispatch, world, Simulated(world, trainer, 0), N, lambda _: Terms(1), seed=1)
+    algorithm.start(torch.zeros(1, dtype=torch.float64), N, participation=environment.availability.probability_of)
+    loop = Loop(
+        algorithm=algorithm,
+        scheduler=scheduler,
+        environment=environment,
+        transport=SimulatedTransport(environment, trainer, 0),
+        clients=N,
+        workload=lambda _: Workload(1),
+        seed=1,
+    )
     loop.start()
     total, seen = torch.zeros(1, dtype=torch.float64), 0
     while algorithm.version < steps:
@@ -30,8 +43,8 @@ def settled(algorithm: Algorithm, dispatch: Dispatch, world: World, steps: int =
     return total / seen
 
 
-def sleepy() -> World:
-    return World(delay=Constant(value=1.0), availability=Bernoulli(probability=RARE_FIRST, slot=1.0))
+def sleepy() -> Environment:
+    return Environment(delay=Constant(value=1.0), availability=Bernoulli(probability=RARE_FIRST, slot=1.0))
 
 
 def test_biased_fedavg_settles_where_the_awake_pull_it_and_mifa_and_importance_sampling_do_not() -> None:
@@ -51,15 +64,15 @@ def test_device_sampling_is_unbiased_because_it_waits() -> None:
 def test_anarchic_arrivals_bias_afa_cd_and_not_afa_cs() -> None:
     """Yang et al., theorem 2 and 4: a bias that no rate removes without memory; none with it."""
     shares = (0.19, 0.19, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01)
-    world = World(delay=Constant(value=0.01))
+    environment = Environment(delay=Constant(value=0.01))
 
     def anarchic() -> Anarchic:
         return Anarchic(buffer=3, idle=1.0, probabilities=shares)
 
     expected = sum(s * c for s, c in zip(shares, CENTRES.flatten().tolist(), strict=True)) / sum(shares)
-    assert settled(AFACD(), anarchic(), world).item() == pytest.approx(expected, abs=0.2)
+    assert settled(AFACD(), anarchic(), environment).item() == pytest.approx(expected, abs=0.2)
     assert abs(expected) > 1
-    assert abs(settled(AFACS(), anarchic(), world, steps=4000, rate=0.01).item()) < 0.25
+    assert abs(settled(AFACS(), anarchic(), environment, steps=4000, rate=0.01).item()) < 0.25
 
 
 def test_fedbuffs_error_grows_with_delay_times_heterogeneity_and_ca2fls_does_not() -> None:
@@ -67,16 +80,16 @@ def test_fedbuffs_error_grows_with_delay_times_heterogeneity_and_ca2fls_does_not
 
     def error(rule: Algorithm, scale: float, concurrency: int) -> float:
         trainer = Quadratics(CENTRES * scale, lr=0.2, steps=1)
-        world = World(delay=HalfNormal())
+        environment = Environment(delay=HalfNormal())
         rule.start(torch.zeros(1, dtype=torch.float64), N)
         loop = Loop(
-            rule,
-            KeepBusy(concurrency=concurrency, buffer=2),
-            world,
-            Simulated(world, trainer, 0),
-            N,
-            lambda _: Terms(1),
-            1,
+            algorithm=rule,
+            scheduler=Continuous(concurrency=concurrency, buffer=2),
+            environment=environment,
+            transport=SimulatedTransport(environment, trainer, 0),
+            clients=N,
+            workload=lambda _: Workload(1),
+            seed=1,
         )
         loop.start()
         squares, seen = 0.0, 0
@@ -91,15 +104,15 @@ def test_fedbuffs_error_grows_with_delay_times_heterogeneity_and_ca2fls_does_not
     assert error(CA2FL(), 10.0, 4) < 0.4 * loud
 
 
-@pytest.mark.parametrize("memory", [Dense(), Held()], ids=["server", "clients"])
-def test_mifas_two_forms(memory: Memory) -> None:
+@pytest.mark.parametrize("cache", [Dense(), ClientSide()], ids=["server", "clients"])
+def test_mifas_two_forms(cache: UpdateCache) -> None:
     """The memory at the server and at the clients: the same trajectory, bit for bit."""
     reference = settled(MIFA(), Available(), sleepy(), steps=200)
-    assert torch.equal(settled(MIFA(memory=memory), Available(), sleepy(), steps=200), reference)
+    assert torch.equal(settled(MIFA(cache=cache), Available(), sleepy(), steps=200), reference)
 
 
 def test_mifa_with_everybody_awake_is_fedavg() -> None:
-    everybody = World(delay=Constant(value=1.0))
+    everybody = Environment(delay=Constant(value=1.0))
     one = settled(MIFA(), Available(), everybody, steps=50)
     torch.testing.assert_close(one, settled(FedAvg(), Available(), everybody, steps=50), rtol=0, atol=1e-12)
 

@@ -14,10 +14,10 @@ name = "sgd"
 lr = 0.1
 steps = 2
 batch_size = 8
-[dispatch]
-{dispatch}concurrency = 4
+[scheduler]
+{scheduler}concurrency = 4
 buffer = 3
-[world]
+[environment]
 loss = 0.05
 trip_timeout = 6.0
 delay = "half-normal"
@@ -54,12 +54,12 @@ class Rule(ob.FedBuff):
 
 BUGS = {
     "a trip that is lost has no row": """
-from offbeat.experiments.folder import UpdateLog
+from offbeat.runs.folder import UpdateLog
 plain = UpdateLog.append
 UpdateLog.append = lambda self, row: None if row[-1] == 1 else plain(self, row)
 """,
     "no guard against a second update": """
-from offbeat.engine.loop import Loop
+from offbeat.server.loop import Loop
 class Everything(set):
     def __contains__(self, job): return True
     def remove(self, job): self.discard(job)
@@ -70,9 +70,9 @@ def made(self, *args, **more):
 Loop.__init__ = made
 """,
     "a lost client is never free": """
-from offbeat.engine.loop import Loop
-from offbeat.engine import Lost
-from offbeat.engine.pool import Pool
+from offbeat.server.loop import Loop
+from offbeat.server.events import Lost
+from offbeat.server.pool import Pool
 plain, turn = Pool.release, Loop.turn
 def turned(self):
     receive = self.transport.receive
@@ -89,12 +89,12 @@ Loop.turn = turned
 Pool.release = lambda self, client: None if getattr(self, "deaf", False) and client < 2 else plain(self, client)
 """,
     "a gate that is open": """
-from offbeat.engine.gate import Gate
-Gate.examine = lambda self, job, update, *more: update
+from offbeat.server.validation import UpdateValidator
+UpdateValidator.examine = lambda self, job, update, *more: update
 """,
     "what is not answered shakes the model": """
 import torch
-from offbeat.engine.loop import Loop
+from offbeat.server.loop import Loop
 turn = Loop.turn
 def turned(self):
     outcome = turn(self)
@@ -105,8 +105,8 @@ Loop.turn = turned
 """,
     "no message for a disk that is full": """
 import contextlib
-from offbeat.experiments.run import Run
-Run._ending = lambda self: contextlib.nullcontext()
+from offbeat.runs.run import Run
+Run._failing = lambda self: contextlib.nullcontext()
 """,
 }
 
@@ -115,7 +115,7 @@ def write(place: pathlib.Path, bug: str = "", algorithm: str = "fedbuff", rounds
     """A TOML in a folder, with the module that its model comes from."""
     (place / "planted.py").write_text(bug + MODEL)
     (place / "forgetful.py").write_text(FORGETFUL)
-    dispatch = 'name = "buffered"\n' if ":" in algorithm else ""
-    text = TOML.format(rounds=rounds, algorithm=algorithm, dispatch=dispatch, model="planted:make" if bug else "lr")
+    scheduler = 'name = "buffered"\n' if ":" in algorithm else ""
+    text = TOML.format(rounds=rounds, algorithm=algorithm, scheduler=scheduler, model="planted:make" if bug else "lr")
     (place / "small.toml").write_text(text)
     return place / "small.toml"

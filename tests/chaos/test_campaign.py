@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from tests.chaos.bugs import BUGS, write
 
 import offbeat as ob
-from offbeat.chaos import invariants
-from offbeat.chaos.campaign import Campaign
-from offbeat.chaos.faults import DECK, drawn
-from offbeat.chaos.kills import Command
 from offbeat.cli import main
+from offbeat_chaos import invariants
+from offbeat_chaos.campaign import Campaign
+from offbeat_chaos.faults import DECK, drawn
+from offbeat_chaos.kills import Command
 
 EQUAL: dict[str, float] = dict.fromkeys(("turn", "clock", "checkpoint", "file", "full disk", "read-only"), 10.0)
 
@@ -43,7 +43,7 @@ def test_a_campaign_from_the_command_line(file: pathlib.Path, tmp_path: pathlib.
     messages = found["messages"]
     assert messages["faults"]["corrupted"]
     assert messages["faults"]["vanished"]
-    assert messages["refused"]["unasked"]
+    assert messages["refused"]["unsolicited"]
     assert list((tmp_path / "out").iterdir()) == [tmp_path / "out/chaos.json"]
 
 

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.experiments.test_resume_everything import experiment
+from tests.support.experiments import experiment
 
 import offbeat as ob
-from offbeat.chaos.messages import CORRUPTIONS, FATES, Unreliable
-from offbeat.chaos.witness import Witness
 from offbeat.compression import Raw
-from offbeat.engine import Simulated
-from offbeat.experiments.drive import alone
-from offbeat.experiments.reality import Reality
-from offbeat.experiments.result import Result
-from offbeat.experiments.run import Run
 from offbeat.messages import Job, Update
 from offbeat.payload import WireError, decode_update, encode_update
-from offbeat.vector import Layout
+from offbeat.runs.drive import alone
+from offbeat.runs.result import Result
+from offbeat.runs.run import Run
+from offbeat.simulation.transport import SimulatedTransport
+from offbeat.vectors import Layout
+from offbeat_chaos.messages import CORRUPTIONS, FATES, Unreliable
+from offbeat_chaos.observer import RunObserver
 
 
 def ran(seed: int, rate: float, **more: Any) -> tuple[Result, Unreliable, dict[str, Any]]:
     assembly = experiment(client=ob.SGD(lr=0.1, steps=3, batch_size=8), **more).assemble()
-    inner, clients = Simulated(assembly.world, assembly.executor, 0), assembly.work.data.clients
-    network = Unreliable(inner, assembly.work.layout, clients, seed, timeout=12.0, until=30.0, rate=rate)
-    run = Run(assembly, threading.Event(), None, None, network, Reality.simulated(assembly))
-    witness = Witness(run)
+    inner, clients = SimulatedTransport(assembly.environment, assembly.executor, 0), assembly.context.data.clients
+    network = Unreliable(inner, assembly.context.layout, clients, seed, timeout=12.0, until=30.0, rate=rate)
+    run = Run(assembly, transport=network)
+    witness = RunObserver(run)
     return alone(run), network, witness.ledger()
 
 
-@pytest.mark.parametrize("client", [ob.SGD(lr=0.1, steps=3, batch_size=8), ob.Scaffold(lr=0.1, steps=3, batch_size=8)])
+@pytest.mark.parametrize(
+    "client", [ob.SGD(lr=0.1, steps=3, batch_size=8), ob.client_rules.Scaffold(lr=0.1, steps=3, batch_size=8)]
+)
 def test_a_network_without_faults_is_none(client: ob.ClientRule) -> None:
     """Also as bytes, updates are what they were."""
     described = experiment(client=client)
-    plain = alone(Run(described.assemble(), threading.Event(), None, None))
+    plain = alone(Run(described.assemble()))
     assembly = described.assemble()
-    inner = Simulated(assembly.world, assembly.executor, 0)
-    network = Unreliable(inner, assembly.work.layout, 6, 0, timeout=1e9, until=1.0, rate=0.0)
-    passed = alone(Run(assembly, threading.Event(), None, None, network, Reality.simulated(assembly)))
+    inner = SimulatedTransport(assembly.environment, assembly.executor, 0)
+    network = Unreliable(inner, assembly.context.layout, 6, 0, timeout=1e9, until=1.0, rate=0.0)
+    passed = alone(Run(assembly, transport=network))
     assert torch.equal(passed.x, plain.x)
     assert {k: v for k, v in passed.summary.items() if k in ("updates", "bytes_up", "bytes_down", "refused")} == {
         k: v for k, v in plain.summary.items() if k in ("updates", "bytes_up", "bytes_down", "refused")
@@ -56,8 +56,8 @@ def test_every_message_is_accounted_for() -> None:
     assert sum(network.counts[f"corrupted: {name}"] for name, _ in CORRUPTIONS) == network.counts["corrupted"]
     ended = sum(ledger[name] for name in ("aggregated", "late", "lost", "refused"))
     assert ledger["sent"] == ended + ledger["in_flight"]
-    assert ledger["unasked"] == network.surplus > 0
-    assert ledger["absorbed"] == result.summary["updates"] == 300
+    assert ledger["unsolicited"] == network.surplus > 0
+    assert ledger["accumulated"] == result.summary["updates"] == 300
     assert ledger["busy"] == ledger["in_flight"]
     assert ledger["longest"] == pytest.approx(12.0)  # what is given up, and nothing later
 
@@ -84,4 +84,4 @@ def test_what_is_damaged_is_refused(name: str) -> None:
             came = decode_update(damaged, Raw(), layout, job)
         except WireError:
             continue
-        assert isinstance(ob.Gate().examine(job, came, 0, job.x, {}, True), str)
+        assert isinstance(ob.UpdateValidator().examine(job, came, 0, job.x, {}, True), str)

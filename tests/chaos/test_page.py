@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.chaos import deployment, page
 
-from offbeat.chaos.invariants import INVARIANTS
+from offbeat_chaos.invariants import INVARIANTS
 
 
 def test_the_page_is_made_of_the_results() -> None:

@@ -7,12 +7,12 @@ import struct
 
 import pytest
 import torch
-from tests.compression.test_codecs import EVERYWHERE, LAYOUTS, decoded, flat, layout, normal, vectors
+from tests.support.codecs import EVERYWHERE, LAYOUTS, decoded, flat, layout, normal, vectors
 
 from offbeat.compression import QSGD, Codec, RandomK, Sign, TopK, Uniform
 from offbeat.errors import ConfigError
-from offbeat.seeds import key
-from offbeat.vector import Layout
+from offbeat.random import key
+from offbeat.vectors import Layout
 
 # --- top-k
 

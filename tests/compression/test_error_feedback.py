@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from offbeat.clients import SGD
+from offbeat.client.context import TrainingContext
+from offbeat.client.rules import SGD
+from offbeat.client.runtime import ClientRuntime
 from offbeat.compression import QSGD, Codec, Compression, RandomK, Raw, Sign, TopK, Uniform
-from offbeat.data import Federated, from_arrays
-from offbeat.engine.work import Work
+from offbeat.data import PartitionedDataset, from_arrays
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
-from offbeat.seeds import key
+from offbeat.random import key
 
 CODECS: list[Codec] = [
     Raw(),
@@ -27,21 +28,21 @@ EVERY = pytest.mark.parametrize("codec", CODECS, ids=repr)
 CLIENTS = 3
 
 
-def work(codec: Codec, error_feedback: bool = True) -> Work:
+def work(codec: Codec, error_feedback: bool = True) -> ClientRuntime:
     """A model of 20 parameters; nothing is trained here, the updates are made up."""
     x, y = torch.zeros((6, 4)), torch.arange(6).remainder(4)
-    data = Federated.of(from_arrays(x, y, x, y), [[0, 1], [2, 3], [4, 5]])
+    data = PartitionedDataset.of(from_arrays(x, y, x, y), [[0, 1], [2, 3], [4, 5]])
     compression = Compression(upload=codec, error_feedback=error_feedback)
-    return Work(nn.Linear(4, 4), data, SGD(), torch.device("cpu"), compression)
+    return ClientRuntime(TrainingContext(nn.Linear(4, 4), data, SGD(), torch.device("cpu")), compression)
 
 
-def send(to: Work, client: int, number: int, delta: Tensor, rate: float | None = None) -> Tensor:
+def send(to: ClientRuntime, client: int, number: int, delta: Tensor, rate: float | None = None) -> Tensor:
     """What comes out at the server."""
     job = Job(
         id=number, client=client, version=0, x=torch.zeros(20), steps=1, seed=key(client, number), compression_rate=rate
     )
-    result = to.update(job, delta, {}, {})
-    assert result.wire_bytes == to.compression.upload.size(to.layout, rate)
+    result = to.finish(job, delta, {}, {})
+    assert result.wire_bytes == to.compression.upload.size(to.context.layout, rate)
     return result.delta
 
 
@@ -54,7 +55,7 @@ def test_what_went_in_has_come_out_or_is_still_there(codec: Codec) -> None:
         fed[client] += delta
         out[client] += send(there, client, n, delta, rate=None if n % 3 else 0.3)
         remaining = torch.stack(
-            [there.kept["error"].get(i, torch.zeros(20)) for i in range(CLIENTS)]
+            [there.state.rows["error"].get(i, torch.zeros(20)) for i in range(CLIENTS)]
         )  # one a client, and they do not mix
         torch.testing.assert_close(out + remaining, fed, rtol=0, atol=1e-4)
 
@@ -63,9 +64,9 @@ def test_what_went_in_has_come_out_or_is_still_there(codec: Codec) -> None:
 def test_without_feedback_nothing_is_remembered(codec: Codec) -> None:
     there, delta = work(codec, error_feedback=False), torch.randn(20, generator=torch.Generator().manual_seed(1))
     for n in range(3):
-        expected = codec.carry(delta, there.layout, key(0, n))
+        expected = codec.carry(delta, there.context.layout, key(0, n))
         assert torch.equal(send(there, 0, n, delta), expected)
-    assert there.kept["error"] == {}
+    assert there.state.rows["error"] == {}
 
 
 def test_by_hand() -> None:
@@ -73,9 +74,9 @@ def test_by_hand() -> None:
     there, delta = work(TopK(rate=0.05, scope="global")), torch.zeros(20)
     delta[:3] = torch.tensor([3.0, -5.0, 4.0])
     assert send(there, 0, 0, delta)[:3].tolist() == [0, -5, 0]
-    assert there.kept["error"][0][:3].tolist() == [3, 0, 4]
+    assert there.state.rows["error"][0][:3].tolist() == [3, 0, 4]
     assert send(there, 0, 1, delta)[:3].tolist() == [0, 0, 8], "4 + 4 is now the largest"
-    assert there.kept["error"][0][:3].tolist() == [6, -5, 0]
+    assert there.state.rows["error"][0][:3].tolist() == [6, -5, 0]
     assert send(there, 1, 2, delta)[:3].tolist() == [0, -5, 0], "another client has its own"
 
 
@@ -87,7 +88,7 @@ def test_everything_arrives_in_the_end() -> None:
         assert not torch.equal(arrived, delta)
         arrived = arrived + send(there, 0, n, torch.zeros(20))
     assert torch.equal(arrived, delta)
-    assert not there.kept["error"][0].any()
+    assert not there.state.rows["error"][0].any()
 
 
 def test_the_error_stays_bounded() -> None:
@@ -98,7 +99,7 @@ def test_the_error_stays_bounded() -> None:
         delta = torch.randn(20, generator=rng)
         largest = max(largest, float(delta.norm()))
         send(there, 0, n, delta)
-        assert there.kept["error"][0].norm() <= limit / (1 - limit) * largest
+        assert there.state.rows["error"][0].norm() <= limit / (1 - limit) * largest
 
 
 def test_feedback_makes_sign_follow_what_it_would_otherwise_miss() -> None:
@@ -117,10 +118,10 @@ def test_the_updates_and_the_errors_do_not_share_memory() -> None:
     """A server that changes an update in place does not change what the client keeps."""
     there, delta = work(TopK(rate=0.1)), torch.arange(20.0)
     out = send(there, 0, 0, delta)
-    error = there.kept["error"][0].clone()
+    error = there.state.rows["error"][0].clone()
     out.fill_(7.0)
     delta.fill_(9.0)
-    assert torch.equal(there.kept["error"][0], error)
+    assert torch.equal(there.state.rows["error"][0], error)
 
 
 def test_feedback_with_scaled_random_entries_is_refused() -> None:

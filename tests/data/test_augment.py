@@ -11,9 +11,9 @@ from torch import Tensor
 import offbeat as ob
 from offbeat.data import AUGMENTS, CropFlip, from_arrays
 from offbeat.errors import ConfigError
-from offbeat.experiments import config
-from offbeat.experiments.data import Data
-from offbeat.seeds import stream
+from offbeat.random import stream
+from offbeat.runs import config
+from offbeat.runs.data import Data
 
 
 def plainly(image: NDArray[np.generic], draw: NDArray[np.int16], pad: int) -> NDArray[np.generic]:
@@ -105,7 +105,10 @@ def data(x: Tensor, vocabulary: int | None = None) -> ob.Dataset:
         (data(torch.zeros(2, 5)), "not numbers of shape [5]"),
         (data(torch.zeros(2, 5, dtype=torch.uint8), vocabulary=80), "not tokens of shape [5]"),
         (data(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), vocabulary=80), "not tokens of shape [3, 4, 4]"),
-        (data(torch.zeros(2, 3, 4, 9)), "data.augment.pad: 4 would shift 4×9 images out of sight"),
+        (
+            data(torch.zeros(2, 3, 4, 9)),
+            "data.augment.pad: a shift of 4 pixels moves 4×9 images out of the frame; use a smaller pad",
+        ),
     ],
 )
 def test_what_is_no_image_is_refused(made: ob.Dataset, message: str) -> None:

@@ -161,7 +161,7 @@ def test_without_a_network_the_file_and_its_folder_are_named(
 
 def test_an_archive_without_one_of_the_batches(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "cifar10", {TAR: packed({name: BINARY[name] for name in list(BINARY)[:5]})})
-    with pytest.raises(DataError, match=rf"{TAR} is not a whole archive .*test_batch\.bin"):
+    with pytest.raises(DataError, match=rf"{TAR} is not a complete archive .*test_batch\.bin"):
         CIFAR10().load(tmp_path)
 
 
@@ -236,6 +236,6 @@ def test_a_malicious_pickle_is_refused_and_does_not_run(tmp_path: pathlib.Path, 
     assert loot.is_dir()
     loot.rmdir()
     write(tmp_path / "cifar10", {**PYTHON2, "data_batch_1": body})
-    with pytest.raises(DataError, match=rf"data_batch_1.*{name} does not belong into CIFAR-10"):
+    with pytest.raises(DataError, match=rf"data_batch_1.*{name} is not part of CIFAR-10"):
         CIFAR10().load(tmp_path)
     assert not loot.exists()

@@ -42,16 +42,16 @@ def test_idx_plain_and_gzipped(tmp_path: pathlib.Path, shape: tuple[int, ...]) -
     ],
     ids=["one byte more", "floats", "magic", "half", "overflow", "html"],
 )
-def test_what_is_no_idx_file_is_refused_and_named(tmp_path: pathlib.Path, body: bytes) -> None:
+def test_invalid_idx_file_is_rejected_by_name(tmp_path: pathlib.Path, body: bytes) -> None:
     for name, raw in (("a", body), ("a.gz", gzip.compress(body))):
         (tmp_path / name).write_bytes(raw)
         with pytest.raises(DataError) as caught:
             read_idx(tmp_path / name)
-        assert str(caught.value).startswith(str(tmp_path / name) + " is not a whole IDX file")
+        assert str(caught.value).startswith(str(tmp_path / name) + " is not a complete IDX file")
 
 
 @pytest.mark.parametrize("name", ["a", "a.gz"])
-def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: pathlib.Path, name: str) -> None:
+def test_truncated_idx_file_is_rejected_at_every_length(tmp_path: pathlib.Path, name: str) -> None:
     whole = gzip.compress(idx(ARRAY)) if name == "a.gz" else idx(ARRAY)
     for end in range(len(whole)):
         (tmp_path / name).write_bytes(whole[:end])

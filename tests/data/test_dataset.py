@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
-from offbeat.data import IID, Dataset, Federated, from_arrays, from_datasets
+from offbeat.data import IID, Dataset, PartitionedDataset, from_arrays, from_datasets
 from offbeat.errors import DataError
 
 X, Y = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
 
 
-def federated(parts: list[list[int]]) -> Federated:
-    return Federated.of(Dataset(X, Y, X, Y, 3), parts)
+def federated(parts: list[list[int]]) -> PartitionedDataset:
+    return PartitionedDataset.of(Dataset(X, Y, X, Y, 3), parts)
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ def federated(parts: list[list[int]]) -> Federated:
         (X[:3], Y, "3 examples with 4 labels"),
         (X, Y[:2], "4 examples with 2 labels"),
         (X[:0], Y[:0], "0 examples with 0 labels"),
-        (X, Y.int(), r"labels: one integer an example expected, got torch.int32 of \[4\]"),
+        (X, Y.int(), r"labels: one integer per example expected, got torch.int32 of \[4\]"),
         (X, Y.float(), "got torch.float32"),
         (X, Y[:, None], r"got torch.int64 of \[4, 1\]"),
         (X, Y - 1, "labels: -1 to 1, but there are 3 classes"),
         (X, Y + 1, "labels: 1 to 3, but there are 3 classes"),
-        (X.index_fill(0, torch.tensor([2]), torch.nan), Y, "not every input is finite"),
-        (X.index_fill(0, torch.tensor([2]), torch.inf), Y, "not every input is finite"),
+        (X.index_fill(0, torch.tensor([2]), torch.nan), Y, "some inputs are not finite"),
+        (X.index_fill(0, torch.tensor([2]), torch.inf), Y, "some inputs are not finite"),
     ],
 )
 def test_what_cannot_be_data_is_refused_with_the_part_it_is_in(x: Tensor, y: Tensor, message: str) -> None:
@@ -157,7 +157,7 @@ def test_owners_are_one_integer_a_training_example() -> None:
     assert owned is not None
     assert owned.tolist() == [5, 5, 1]
     assert from_arrays(x, [0, 1, 0], x, [0, 1, 0]).owners is None
-    with pytest.raises(DataError, match=r"owners: one integer a training example .* of \[2\] for 3 examples"):
+    with pytest.raises(DataError, match=r"owners: one integer per training example .* of \[2\] for 3 examples"):
         from_arrays(x, [0, 1, 0], x, [0, 1, 0], owners=[5, 5])
     with pytest.raises(DataError, match=r"owners: integers expected, got torch\.float32"):
         from_arrays(x, [0, 1, 0], x, [0, 1, 0], owners=[0.5, 1.0, 2.0])
@@ -233,7 +233,7 @@ def test_label_counts_of_many_clients_add_up() -> None:
     labels = np.random.default_rng(0).integers(7, size=500)
     x = np.zeros((500, 1))
     data = from_arrays(x, labels, x, labels)
-    clients = Federated.of(data, IID().split(labels, 13, np.random.default_rng(1)))
+    clients = PartitionedDataset.of(data, IID().split(labels, 13, np.random.default_rng(1)))
     counts = clients.label_counts()
     np.testing.assert_array_equal(counts.sum(axis=0), np.bincount(labels))
     np.testing.assert_array_equal(counts.sum(axis=1), clients.sizes)
@@ -245,13 +245,13 @@ def test_a_client_without_data_is_refused_and_named() -> None:
         federated([[0, 1], [], [2]])
     data = Dataset(X, Y, X, Y, 3)
     with pytest.raises(DataError, match=r"client 4 has no data"):
-        Federated.of(data, IID().split(Y.numpy(), 6, np.random.default_rng(0)))
+        PartitionedDataset.of(data, IID().split(Y.numpy(), 6, np.random.default_rng(0)))
 
 
 def test_an_index_out_of_the_data_is_refused_and_named() -> None:
-    with pytest.raises(DataError, match="client 1: index 4 in a data set of 4 examples"):
+    with pytest.raises(DataError, match="client 1: index 4 in a dataset of 4 examples"):
         federated([[0], [1, 4]])
-    with pytest.raises(DataError, match=r"client 0: index .* in a data set of 4 examples"):
+    with pytest.raises(DataError, match=r"client 0: index .* in a dataset of 4 examples"):
         federated([[0, -1], [1]])
     with pytest.raises(DataError, match="no clients"):
         federated([])
@@ -265,7 +265,7 @@ def test_a_negative_index_is_the_one_that_is_named() -> None:
 
 def test_other_labels_for_some_clients() -> None:
     data = federated([[0, 1], [2], [3]])
-    other = data.relabelled({0, 2}, lambda y: 2 - y)
+    other = data.relabeled({0, 2}, lambda y: 2 - y)
     for client in range(3):
         assert other.indices(client).tolist() == data.indices(client).tolist()
         was, became = (each.dataset.y[each.indices(client)] for each in (data, other))
@@ -276,11 +276,11 @@ def test_other_labels_for_some_clients() -> None:
 
 def test_who_has_other_labels_gets_copies_of_what_others_have_as_well() -> None:
     x = torch.arange(12.0).view(4, 3)
-    data = Federated.of(Dataset(x, Y, x, Y, 3, owners=Y), [[0, 1, 1], [1], [2, 3], [3, 0]])
-    other = data.relabelled({0, 2}, lambda y: 2 - y)
+    data = PartitionedDataset.of(Dataset(x, Y, x, Y, 3, owners=Y), [[0, 1, 1], [1], [2, 3], [3, 0]])
+    other = data.relabeled({0, 2}, lambda y: 2 - y)
     for client in range(4):
         one, two = data.indices(client), other.indices(client)
         assert torch.equal(other.dataset.x[two], x[one])
         assert torch.equal(other.dataset.y[two], 2 - Y[one] if client in (0, 2) else Y[one])
     assert len(other.dataset.y) == 4 + 3, "0, 1 and 3 are shared"
-    assert data.relabelled(range(4), lambda y: 2 - y).dataset.x is x, "nobody else has any"
+    assert data.relabeled(range(4), lambda y: 2 - y).dataset.x is x, "nobody else has any"

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offbeat as ob
-from offbeat.data import Divided, Federated, Population, Sampled, Synthetic, from_arrays
+from offbeat.data import FederatedData, PartitionedDataset, Population, Sampled, Synthetic, from_arrays
 from offbeat.errors import ConfigError, DataError
 from offbeat.models import LR
-from offbeat.seeds import key
+from offbeat.random import key
 
 LABELS = np.repeat(np.arange(5), [40, 10, 30, 5, 15])
 X = np.zeros((100, 2), dtype=np.float32)
@@ -27,8 +27,8 @@ def population(clients: int = 50, size: int = 8, alpha: float = 0.5, seed: int =
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=9), st.data())
 def test_columns_are_lists(parts: list[list[int]], data: st.DataObject) -> None:
-    """`Federated` keeps one column of indices; what it says is what the lists say."""
-    columns = Federated.of(DATA, parts)
+    """`PartitionedDataset` keeps one column of indices; what it says is what the lists say."""
+    columns = PartitionedDataset.of(DATA, parts)
     assert columns.clients == len(parts)
     assert columns.sizes.tolist() == [columns.size(i) for i in range(len(parts))] == [len(part) for part in parts]
     assert [columns.indices(i).tolist() for i in range(len(parts))] == parts
@@ -40,8 +40,8 @@ def test_columns_are_lists(parts: list[list[int]], data: st.DataObject) -> None:
     assert columns.at(whom, places).tolist() == expected
 
 
-@pytest.mark.parametrize("clients", [Federated.of(DATA, np.split(np.arange(100), 10)), population()])
-def test_positions_of_several_clients(clients: Divided) -> None:
+@pytest.mark.parametrize("clients", [PartitionedDataset.of(DATA, np.split(np.arange(100), 10)), population()])
+def test_positions_of_several_clients(clients: FederatedData) -> None:
     whom, places = [3, 0, 7, 3], np.random.default_rng(0).integers(8, size=(5, 4, 6))
     found = clients.at(whom, places)
     assert found.shape == places.shape
@@ -92,8 +92,8 @@ def test_every_example_of_a_label_is_as_likely() -> None:
 def test_more_clients_than_examples() -> None:
     settings: dict[str, Any] = {
         "data": Synthetic(examples=500, features=5), "clients": 30_000, "model": LR(), "algorithm": ob.CA2FL(),
-        "client": ob.SGD(lr=0.1, steps=2, batch_size=4), "dispatch": ob.Buffered(concurrency=20, buffer=10),
-        "rounds": 20, "executor": "vectorised",
+        "client": ob.SGD(lr=0.1, steps=2, batch_size=4), "scheduler": ob.Buffered(concurrency=20, buffer=10),
+        "rounds": 20, "executor": "vectorized",
     }  # fmt: skip
     with pytest.raises(ConfigError, match="at most one each"):
         ob.run(**settings)
@@ -103,5 +103,5 @@ def test_more_clients_than_examples() -> None:
 
 
 def test_errors_name_the_first_client() -> None:
-    with pytest.raises(DataError, match="client 2: index 100 in a data set of 100"):
-        Federated.of(DATA, [[1], [2, 3], [4, 100], [-1]])
+    with pytest.raises(DataError, match="client 2: index 100 in a dataset of 100"):
+        PartitionedDataset.of(DATA, [[1], [2, 3], [4, 100], [-1]])

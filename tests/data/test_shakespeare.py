@@ -11,12 +11,12 @@ from tests.data.made_up import Serve, md5
 from tests.support import SHARED
 
 import offbeat as ob
-from offbeat.data import Dataset, Divided, Shakespeare
-from offbeat.data.text import CHARACTERS, cut, encode, speeches, windows
+from offbeat.data import Dataset, FederatedData, Shakespeare
+from offbeat.data.text import CHARACTERS, encode, speeches, split_point, windows
 from offbeat.errors import ConfigError, DataError
-from offbeat.experiments import config
-from offbeat.experiments.data import Data
 from offbeat.models import LR, LSTM
+from offbeat.runs import config
+from offbeat.runs.data import Data
 
 PLAY = """First Citizen:
 Before we proceed any further,
@@ -82,7 +82,7 @@ def test_windows_and_what_follows(stride: int) -> None:
 def test_no_test_label_was_seen_in_training(length: int, stride: int) -> None:
     positions = np.arange(length)  # of the characters themselves
     rows = np.lib.stride_tricks.sliding_window_view(positions, 81)[::stride]
-    end, begin = cut(len(rows), 80, stride, train=0.8)
+    end, begin = split_point(len(rows), 80, stride, train=0.8)
     train, test = rows[:end], rows[begin:]
     assert end == int(0.8 * len(rows))
     assert test[:, -1].min() > train.max()
@@ -112,7 +112,7 @@ def test_small_roles_and_many_windows_can_be_left_out(tmp_path: pathlib.Path) ->
     assert only.owners is not None
     assert set(only.owners.tolist()) == {0}
     assert decode(Shakespeare(stride=10).load(folder).x[1]) == decode(Shakespeare().load(folder).x[10])
-    with pytest.raises(DataError, match="none of 2 roles says enough for 5000 examples"):
+    with pytest.raises(DataError, match="none of the 2 roles has 5000 examples"):
         Shakespeare(min_examples=5000).load(folder)
 
 
@@ -125,7 +125,7 @@ def test_missing_and_damaged_files(tmp_path: pathlib.Path, monkeypatch: pytest.M
     monkeypatch.setattr(Shakespeare, "address", serve({"input.txt": body}))
     assert len(Shakespeare().load(tmp_path).y) == 736
     (tmp_path / "shakespeare" / "input.txt").write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(DataError, match="not a readable text"):
+    with pytest.raises(DataError, match="not readable UTF-8 text"):
         Shakespeare().load(tmp_path)
 
 
@@ -135,10 +135,12 @@ def owned() -> Dataset:
     return ob.from_arrays(x, y, x, y, vocabulary=6, owners=np.repeat([3, 8, 9], 10))
 
 
-def load(dataset: Dataset, clients: int | None, seed: int = 0) -> Divided:
-    from offbeat.experiments.own import OwnSource
+def load(dataset: Dataset, clients: int | None, seed: int = 0) -> FederatedData:
+    from offbeat.runs.custom import CustomSource
 
-    return Data(source=OwnSource(make=dataset), clients=clients, partition=ob.ByOwner()).load(pathlib.Path(), seed)
+    return Data(source=CustomSource(make=dataset), clients=clients, partition=ob.partitions.Natural()).load(
+        pathlib.Path(), seed
+    )
 
 
 def test_all_owners_are_clients_unless_fewer_are_asked_for() -> None:
@@ -156,14 +158,14 @@ def test_natural_needs_owners() -> None:
         config.parse(table).assemble()
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorised", "auto"])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
 def test_tokens_run_with_every_executor(executor: str) -> None:
     result = ob.run(
         data=owned(),
         model=LSTM(embedding=2, hidden=3, layers=1),
         algorithm=ob.FedBuff(),
-        partition=ob.ByOwner(),
-        dispatch=ob.Buffered(concurrency=2, buffer=1),
+        partition=ob.partitions.Natural(),
+        scheduler=ob.Buffered(concurrency=2, buffer=1),
         client=ob.SGD(lr=0.1, steps=2, batch_size=4),
         rounds=3,
         executor=executor,
@@ -177,8 +179,8 @@ def test_models_and_data_must_fit() -> None:
             data=owned(),
             model=LR(),
             algorithm=ob.FedAvg(),
-            partition=ob.ByOwner(),
-            dispatch=ob.Rounds(concurrency=2),
+            partition=ob.partitions.Natural(),
+            scheduler=ob.Rounds(concurrency=2),
             client=ob.SGD(batch_size=5),
         )
     table = {"data": {"name": "synthetic", "clients": 50}, "model": "lstm"}
@@ -196,8 +198,8 @@ def test_ones_own_model_is_offered_the_vocabulary() -> None:
         data=owned(),
         model=make,
         algorithm=ob.FedAvg(),
-        partition=ob.ByOwner(),
-        dispatch=ob.Rounds(concurrency=2),
+        partition=ob.partitions.Natural(),
+        scheduler=ob.Rounds(concurrency=2),
         client=ob.SGD(batch_size=5),
         rounds=2,
     )
@@ -215,7 +217,7 @@ def test_the_real_text() -> None:
     assert (len(data.y), len(data.test_y)) == (793_901, 184_114)
     said = decode(data.x[0])
     assert said.startswith("Before we proceed any further, hear me speak. You are all resolved rather to die")
-    federated = Data(source=Shakespeare(), clients=100, partition=ob.ByOwner()).load(SHARED / "data", 0)
+    federated = Data(source=Shakespeare(), clients=100, partition=ob.partitions.Natural()).load(SHARED / "data", 0)
     assert federated.clients == 100
     assert federated.sizes.max() > 50 * federated.sizes.min(), "natural sizes are very unequal"
 
@@ -226,9 +228,9 @@ def test_a_short_run_on_the_real_text_learns() -> None:
         data=Shakespeare(stride=500),
         model=LSTM(hidden=16, layers=1),
         algorithm=ob.FedAvg(),
-        partition=ob.ByOwner(),
+        partition=ob.partitions.Natural(),
         clients=20,
-        dispatch=ob.Rounds(concurrency=2),
+        scheduler=ob.Rounds(concurrency=2),
         client=ob.SGD(lr=1.0, steps=5, batch_size=10),
         rounds=4,
         executor="sequential",

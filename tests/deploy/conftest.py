@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.deploy.double import Double
 
-from offbeat.deploy import pull
+from offbeat.flower import puller as pull
 
 
 @pytest.fixture(autouse=True)

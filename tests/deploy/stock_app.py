@@ -16,7 +16,7 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     from offbeat.algorithms import FedBuff  # not above: a client has no need of it
-    from offbeat.deploy import AsyncStrategy
+    from offbeat.flower import AsyncStrategy
 
     strategy = AsyncStrategy(FedBuff(), concurrency=2, buffer=1, min_nodes=2, evaluate_every=2, evaluate_clients=1)
     result = strategy.start(

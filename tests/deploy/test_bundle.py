@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from offbeat.cli import main
 from offbeat.deploy.bundle import ClientBundle, ServerBundle, init
 from offbeat.errors import ConfigError
-from offbeat.experiments.config import parse
+from offbeat.runs.config import parse
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.compression import CODECS, TopK
-from offbeat.engine import Gate
-from offbeat.engine.gate import REASONS
 from offbeat.messages import Job, Update
 from offbeat.payload import WireError, decode_update, encode_update, sealed
-from offbeat.vector import Layout
+from offbeat.server.validation import REASONS, UpdateValidator
+from offbeat.vectors import Layout
 
 LAYOUT = Layout(("a", "b"), (torch.Size((3, 5)), torch.Size((7,))))
 X = torch.zeros(LAYOUT.dim)
@@ -36,7 +35,7 @@ def taken(payload: bytes, codec: str) -> str:
         update = decode_update(payload, CODECS[codec](), LAYOUT, JOB)
     except WireError:
         return "unreadable"
-    verdict = Gate(max_norm=1e3).examine(JOB, update, 0, X, BESIDE, True)
+    verdict = UpdateValidator(max_norm=1e3).examine(JOB, update, 0, X, BESIDE, True)
     if isinstance(verdict, Update):
         assert verdict.delta.shape == X.shape
         assert bool(torch.isfinite(verdict.delta).all())
@@ -78,7 +77,7 @@ def test_no_bytes_stop_the_server(codec: str) -> None:
     rng = random.Random(codec)
     with np.errstate(all="ignore"):
         seen = {taken(resealed(rng, body), codec) for _ in range(EACH)}
-    assert {"unreadable", "another job", "taken"} <= seen
+    assert {"unreadable", "wrong-job", "taken"} <= seen
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -100,7 +99,7 @@ def test_what_a_network_has_damaged_is_not_read(codec: str) -> None:
 def test_no_head_stops_the_server(head: object, rest: bytes) -> None:
     text = json.dumps(head).encode()
     for body in (sealed(struct.pack("<I", len(text)), text, rest), sealed(struct.pack("<I", 2**31), text, rest)):
-        assert taken(body, "none") in {"unreadable", "another job", "impossible", "wrong extra", "wrong size"}
+        assert taken(body, "none") in {"unreadable", "wrong-job", "invalid-counts", "wrong-extra", "wrong-size"}
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ from tests.deploy import stock
 from tests.deploy.double import Double
 
 from offbeat.compression import CODECS, Compression, TopK
-from offbeat.deploy import coded_reply, pull, wire
-from offbeat.deploy.nodes import Nodes
-from offbeat.engine import Gate
+from offbeat.flower import coded_reply, wire
+from offbeat.flower import puller as pulling
+from offbeat.flower.nodes import Nodes
 from offbeat.messages import Job, Update
 from offbeat.payload import WireError, decode_update, encode_update, pack, sealed, unpack
-from offbeat.vector import Layout
+from offbeat.server.validation import UpdateValidator
+from offbeat.vectors import Layout
 
 LAYOUT = Layout(("w", "b"), (torch.Size((30, 10)), torch.Size((10,))))
 
@@ -58,7 +59,10 @@ def test_what_the_server_reads_is_what_the_code_carries(name: str) -> None:
     assert 0 < head < 200, "what travels is the code and a small head"
     for other in (job(x[:-1]), Job(8, 2, 3, x, 5, 0), Job(7, 2, 4, x, 5, 0)):
         told = decode_update(payload, codec, LAYOUT, other)
-        assert Gate().examine(other, told, 0, other.x, {"c": LAYOUT.dim}, True) in {"another job", "wrong size"}
+        assert UpdateValidator().examine(other, told, 0, other.x, {"c": LAYOUT.dim}, True) in {
+            "wrong-job",
+            "wrong-size",
+        }
     with pytest.raises(WireError, match="checksum"):
         decode_update(payload[:-1], codec, LAYOUT, asked)
 
@@ -158,7 +162,7 @@ def test_a_slow_uplink_holds_up_nobody() -> None:
         return plain([identity])
 
     double.pull_messages = slow  # type: ignore[method-assign]
-    puller = pull.Puller(double)
+    puller = pulling.Puller(double)
     reply = Message(RecordDict(), 1, "train")
     names = ["slow", *(f"m{n}" for n in range(30))]
     double.replies = {name: [reply] for name in names}
@@ -174,12 +178,12 @@ def test_a_slow_uplink_holds_up_nobody() -> None:
 
 def test_replies_that_nobody_takes_do_not_pile_up() -> None:
     double = Double(stock.app, [])
-    puller = pull.Puller(double)
+    puller = pulling.Puller(double)
     for n in range(200):
         double.replies[f"m{n}"] = [Message(RecordDict(), 1, "train")]
         puller.watch(f"m{n}", 1)
     time.sleep(0.5)
-    assert len(double.replies) >= 200 - 3 * pull.THREADS
+    assert len(double.replies) >= 200 - 3 * pulling.THREADS
     puller.close()
     deadline = time.monotonic() + 5
     while any(t.name == "offbeat-pull" for t in threading.enumerate()):
@@ -190,7 +194,7 @@ def test_replies_that_nobody_takes_do_not_pile_up() -> None:
 def test_a_superlink_that_is_away_for_a_moment_is_waited_for() -> None:
     double = Double(stock.app, [])
     double.down = True
-    puller = pull.Puller(double, patience=0.5)
+    puller = pulling.Puller(double, patience=0.5)
     double.replies["m"] = [Message(RecordDict(), 1, "train")]
     puller.watch("m", 1)
     time.sleep(0.2)
@@ -204,12 +208,12 @@ def test_a_superlink_that_is_away_for_a_moment_is_waited_for() -> None:
 
 def test_a_message_to_a_node_that_is_gone_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only while the node is away does Flower say that the message is lost."""
-    monkeypatch.setattr(pull, "SOONEST", 60.0)
+    monkeypatch.setattr(pulling, "SOONEST", 60.0)
     double = Double(stock.app, [])
     double.join({}, identity=7)
     double.join({}, identity=8)
-    puller = pull.Puller(double)
-    watcher = pull.Watcher(double, puller.look_up)
+    puller = pulling.Puller(double)
+    watcher = pulling.Watcher(double, puller.look_up)
     watcher.look()
     assert puller.found.get(timeout=5) == ("", None)
     for node in (7, 8):

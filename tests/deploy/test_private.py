@@ -12,19 +12,21 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Result
-from tests.deploy import stock, test_server
-from tests.deploy.test_strategy import LR, TWO, grid
+from tests.deploy import stock
+from tests.support import flower_server
+from tests.support.stock_flower import LR, TWO, grid
 
+from offbeat.aggregation import Median, Private
 from offbeat.algorithms import FedBuff
-from offbeat.algorithms.combine import Median, Private
-from offbeat.deploy import AsyncStrategy, secret, server
-from offbeat.engine import Gate, Periodic
 from offbeat.errors import ConfigError, RunFolderError
-from offbeat.experiments.config import parse
+from offbeat.flower import AsyncStrategy, secrets, server
+from offbeat.runs.config import parse
+from offbeat.scheduling.schedulers import Periodic
+from offbeat.server.validation import UpdateValidator
 
 
 def private(**more: Any) -> AsyncStrategy:
-    return AsyncStrategy(FedBuff(combine=Private(clip=0.5, noise_multiplier=0.5)), **(TWO | more))
+    return AsyncStrategy(FedBuff(aggregator=Private(clip=0.5, noise_multiplier=0.5)), **(TWO | more))
 
 
 def start(strategy: AsyncStrategy, rounds: int = 3, normed: bool = False) -> Result:
@@ -37,7 +39,7 @@ def test_the_noise_is_secret_and_lies_in_the_folder(tmp_path: pathlib.Path) -> N
     one, other = private(folder=tmp_path / "one"), private(folder=tmp_path / "other")
     found = start(one)
     start(other)
-    keys = [(tmp_path / name / secret.NOISE) for name in ("one", "other")]
+    keys = [(tmp_path / name / secrets.NOISE) for name in ("one", "other")]
     assert stat.S_IMODE(keys[0].stat().st_mode) == 0o600
     assert keys[0].read_text() != keys[1].read_text()
     initial = ArrayRecord(stock.net().state_dict())
@@ -50,10 +52,10 @@ def test_the_noise_is_secret_and_lies_in_the_folder(tmp_path: pathlib.Path) -> N
 
 def test_a_run_does_not_go_on_without_its_key(tmp_path: pathlib.Path) -> None:
     start(private(folder=tmp_path), rounds=2)
-    (tmp_path / secret.NOISE).unlink()
+    (tmp_path / secrets.NOISE).unlink()
     with pytest.raises(RunFolderError, match=r"noise\.key is missing"):
         start(private(folder=tmp_path), rounds=4)
-    (tmp_path / secret.NOISE).write_text("what?")
+    (tmp_path / secrets.NOISE).write_text("what?")
     with pytest.raises(RunFolderError, match=r"noise\.key is no key"):
         start(private(folder=tmp_path), rounds=4)
 
@@ -70,23 +72,23 @@ def test_what_clients_tell_of_their_data_is_not_passed_on(caplog: pytest.LogCapt
 def test_what_would_go_past_the_noise_is_refused() -> None:
     with pytest.raises(ConfigError, match="evaluate_clients: what clients find"):
         private(evaluate_clients=1)
-    with pytest.raises(ConfigError, match=r"gate\.beyond_norm"):
-        private(gate=Gate(max_norm=1.0))
-    with pytest.raises(ConfigError, match=r"algorithm\.combine: .*divided by the same number"):
-        AsyncStrategy(FedBuff(combine=Private()), dispatch=Periodic())
+    with pytest.raises(ConfigError, match=r"validation\.beyond_norm"):
+        private(validation=UpdateValidator(max_norm=1.0))
+    with pytest.raises(ConfigError, match=r"algorithm\.aggregator: .*divided by the same number"):
+        AsyncStrategy(FedBuff(aggregator=Private()), scheduler=Periodic())
     with pytest.raises(ConfigError, match="model: its layers' running statistics"):
         start(private(), normed=True)
-    with pytest.raises(ConfigError, match=r"algorithm\.combine: a median needs at least 3"):
-        AsyncStrategy(FedBuff(combine=Median()), **TWO)
+    with pytest.raises(ConfigError, match=r"algorithm\.aggregator: a median needs at least 3"):
+        AsyncStrategy(FedBuff(aggregator=Median()), **TWO)
 
 
 def test_an_experiment_with_real_clients(tmp_path: pathlib.Path) -> None:
-    text = test_server.toml(
-        '[algorithm]\nname = "fedbuff"\ncombine = { name = "private", clip = 0.5, noise_multiplier = 0.02 }\n'
-        '[dispatch]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n'
+    text = flower_server.toml(
+        '[algorithm]\nname = "fedbuff"\naggregator = { name = "private", clip = 0.5, noise_multiplier = 0.02 }\n'
+        '[scheduler]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n'
     )
-    result = test_server.serve(parse(tomllib.loads(text)), test_server.grid(text), tmp_path / "run")
+    result = flower_server.serve(parse(tomllib.loads(text)), flower_server.grid(text), tmp_path / "run")
     assert result.accuracy > 0.6
-    assert (tmp_path / "run" / secret.NOISE).is_file()
+    assert (tmp_path / "run" / secrets.NOISE).is_file()
     assert server.replay(tmp_path / "run").same
     assert 16 * 2 / 4 <= result.summary["spent"] <= 16

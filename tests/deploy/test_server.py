@@ -11,50 +11,21 @@ from typing import Any
 import pytest
 import torch
 from tests.deploy.double import Double, unreliable
+from tests.support.flower_server import BASE, grid, serve, toml
 
-from offbeat.deploy import apps, server
-from offbeat.deploy.server import replay
 from offbeat.errors import ConfigError, RunFolderError
-from offbeat.experiments import checkpoint
-from offbeat.experiments.api import execute
-from offbeat.experiments.config import parse
-from offbeat.experiments.experiment import Experiment
-from offbeat.experiments.result import Result
-from offbeat.track import Callback, Ending, RunInfo
-
-BASE = """
-rounds = 16
-seed = 3
-[data]
-name = "digits"
-clients = 4
-[client]
-name = "sgd"
-lr = 0.1
-epochs = 2
-batch_size = 32
-"""
-
-
-def toml(more: str) -> str:
-    return BASE + more
-
-
-def grid(text: str, n: int = 4, **more: Any) -> Double:
-    return Double(apps.client, [{"partition-id": i} for i in range(n)], {"experiment": json.dumps(text)}, **more)
-
-
-def serve(experiment: Experiment, double: Double, out: pathlib.Path, **more: Any) -> Result:
-    try:
-        return server.serve(experiment, double, out, **more)
-    finally:
-        double.close()
+from offbeat.flower import app
+from offbeat.flower.server import replay
+from offbeat.runs.api import execute
+from offbeat.runs.callbacks import Callback, RunInfo, RunOutcome
+from offbeat.runs.config import parse
+from offbeat.server import checkpoint
 
 
 @pytest.mark.parametrize("algorithm", ["fedbuff", "ca2fl", "mifa"])
 def test_a_deployment_learns_and_is_replayed_to_the_last_bit(algorithm: str, tmp_path: pathlib.Path) -> None:
     text = toml(
-        f'[algorithm]\nname = "{algorithm}"\neta = 0.5\n[dispatch]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n'
+        f'[algorithm]\nname = "{algorithm}"\neta = 0.5\n[scheduler]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n'
     )
     double = grid(text)
     result = serve(parse(tomllib.loads(text)), double, tmp_path / "run")
@@ -67,10 +38,10 @@ def test_a_deployment_learns_and_is_replayed_to_the_last_bit(algorithm: str, tmp
 
 
 def test_failures_free_the_client_and_are_logged(tmp_path: pathlib.Path) -> None:
-    text = toml('[algorithm]\nname = "fedbuff"\n[dispatch]\nname = "keep-busy"\nconcurrency = 4\nbuffer = 2\n')
+    text = toml('[algorithm]\nname = "fedbuff"\n[scheduler]\nname = "continuous"\nconcurrency = 4\nbuffer = 2\n')
     result = serve(parse(tomllib.loads(text)), grid(text, fate=unreliable(0, 0.4)), tmp_path / "run")
     assert result.summary["lost"] > 3
-    lines = [json.loads(line) for line in (tmp_path / "run" / "trips.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     reasons = {line["reason"] for line in lines if "lost" in line}
     assert "the node is gone: by chance" in reasons
     assert replay(tmp_path / "run").same
@@ -82,14 +53,14 @@ CASES = {
     "scaffold": ('[algorithm]\nname = "fedbuff"\n', '[client]\nname = "scaffold"\n', "buffered", ""),
     "dyn": ('[algorithm]\nname = "feddyn"\nalpha = 0.1\n', '[client]\nname = "dyn"\nalpha = 0.1\n', "buffered", ""),
     "top-k": ('[algorithm]\nname = "fedbuff"\n', "", "buffered", "[compression]\nerror_feedback = true\n" + TOP),
-    "qsgd": ('[algorithm]\nname = "fedbuff"\n', "", "keep-busy", '[compression.upload]\nname = "qsgd"\nbits = 8\n'),
+    "qsgd": ('[algorithm]\nname = "fedbuff"\n', "", "continuous", '[compression.upload]\nname = "qsgd"\nbits = 8\n'),
     "both ways": (
         '[algorithm]\nname = "fedbuff"\n', "", "buffered",
         '[compression.upload]\nname = "uniform"\n[compression.download]\nname = "uniform"\n',
     ),
     "anarchic": ('[algorithm]\nname = "afa-cd"\neta = 0.5\n', "", "anarchic", ""),
-    "disk": ('[algorithm]\nname = "mifa"\neta = 0.3\n[algorithm.memory]\nname = "disk"\n', "", "buffered", ""),
-    "clipped": ('[algorithm]\nname = "fedbuff"\ncombine = { name = "clipped", bound = 2.0 }\n', "", "buffered", ""),
+    "disk": ('[algorithm]\nname = "mifa"\neta = 0.3\n[algorithm.cache]\nname = "disk"\n', "", "buffered", ""),
+    "clipped": ('[algorithm]\nname = "fedbuff"\naggregator = { name = "clipped", bound = 2.0 }\n', "", "buffered", ""),
     "bits": ('[algorithm]\nname = "mf-ca2fl"\neta = 0.5\nbits = 4\n', "", "buffered", ""),
 }  # fmt: skip
 
@@ -97,10 +68,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_rules_codes_and_memories_with_real_clients(case: str, tmp_path: pathlib.Path) -> None:
     """Each learns, and is replayed to the last bit; a code's bytes are those that were sent."""
-    algorithm, client, dispatch, more = CASES[case]
-    busy = "" if dispatch == "anarchic" else "concurrency = 4\n"
+    algorithm, client, scheduler, more = CASES[case]
+    busy = "" if scheduler == "anarchic" else "concurrency = 4\n"
     base = BASE if not client else BASE[: BASE.index("[client]")] + client + "lr = 0.1\nepochs = 2\nbatch_size = 32\n"
-    text = base + algorithm + f'[dispatch]\nname = "{dispatch}"\n{busy}buffer = 2\n' + more
+    text = base + algorithm + f'[scheduler]\nname = "{scheduler}"\n{busy}buffer = 2\n' + more
     result = serve(parse(tomllib.loads(text)), grid(text), tmp_path / "run", patience=20.0)
     assert result.accuracy > 0.6
     assert replay(tmp_path / "run").same
@@ -112,7 +83,7 @@ def test_rules_codes_and_memories_with_real_clients(case: str, tmp_path: pathlib
 
 def test_clients_of_equal_speed_are_the_simulation(tmp_path: pathlib.Path) -> None:
     """One client: there is no order of arrivals that could differ."""
-    text = toml('[algorithm]\nname = "fedasync"\n[dispatch]\nname = "per-arrival"\nconcurrency = 1\n')
+    text = toml('[algorithm]\nname = "fedasync"\n[scheduler]\nname = "per-arrival"\nconcurrency = 1\n')
     text = text.replace("clients = 4", "clients = 1")
     real = serve(parse(tomllib.loads(text)), grid(text, 1), tmp_path / "run")
     simulated = execute(parse(tomllib.loads('executor = "sequential"\n' + text)))
@@ -123,20 +94,20 @@ def test_callbacks_hear_how_a_deployment_goes(tmp_path: pathlib.Path) -> None:
     heard: list[Any] = []
 
     class Ear(Callback):
-        def evaluated(self, run: RunInfo, line: dict[str, Any]) -> None:
+        def on_evaluation(self, run: RunInfo, line: dict[str, Any]) -> None:
             heard.append(line)
 
-        def ended(self, run: RunInfo, ending: Ending) -> None:
+        def on_run_end(self, run: RunInfo, ending: RunOutcome) -> None:
             heard.append((run.name, ending.state))
 
-    text = toml('[algorithm]\nname = "fedbuff"\n[dispatch]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n')
+    text = toml('[algorithm]\nname = "fedbuff"\n[scheduler]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n')
     result = serve(parse(tomllib.loads(text)), grid(text), tmp_path / "run", callbacks=[Ear()])
     assert heard == [*result.metrics, ("run", "finished")]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that nobody closes
 def test_a_killed_server_goes_on_at_the_same_version(tmp_path: pathlib.Path) -> None:
-    text = toml('[algorithm]\nname = "ca2fl"\neta = 0.5\n[dispatch]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n')
+    text = toml('[algorithm]\nname = "ca2fl"\neta = 0.5\n[scheduler]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n')
     experiment = parse(tomllib.loads(text))
     double, calls = grid(text), itertools.count()
 
@@ -161,7 +132,7 @@ def test_a_killed_server_goes_on_at_the_same_version(tmp_path: pathlib.Path) -> 
 
 
 def test_what_cannot_be_deployed_is_refused(tmp_path: pathlib.Path) -> None:
-    text = toml('[algorithm]\nname = "afga"\n[dispatch]\nname = "rounds"\nconcurrency = 4\n').replace(
+    text = toml('[algorithm]\nname = "afga"\n[scheduler]\nname = "rounds"\nconcurrency = 4\n').replace(
         "epochs = 2", "steps = 2"
     )
     with pytest.raises(ConfigError, match="talk to the server alone"):
@@ -170,8 +141,8 @@ def test_what_cannot_be_deployed_is_refused(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_client_app_that_raises_tells_why(tmp_path: pathlib.Path) -> None:
-    text = toml('[algorithm]\nname = "fedbuff"\n[dispatch]\nname = "keep-busy"\nconcurrency = 2\nbuffer = 1\n')
-    double = Double(apps.client, [{"partition-id": 0}, {"data": "nowhere:load"}], {"experiment": json.dumps(text)})
+    text = toml('[algorithm]\nname = "fedbuff"\n[scheduler]\nname = "continuous"\nconcurrency = 2\nbuffer = 1\n')
+    double = Double(app.client, [{"partition-id": 0}, {"data": "nowhere:load"}], {"experiment": json.dumps(text)})
     serve(parse(tomllib.loads(text)), double, tmp_path / "run")
-    lines = (tmp_path / "run" / "trips.jsonl").read_text()
+    lines = (tmp_path / "run" / "events.jsonl").read_text()
     assert "the client app raised an exception: ConfigError: data: 'nowhere:load': No module named 'nowhere'" in lines

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message
+from flwr.app import ArrayRecord, Error, Message
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
 from tests.deploy import stock
 from tests.deploy.double import Double, unreliable
 from tests.deploy.stock import accuracy
+from tests.support.stock_flower import LR, TWO, grid
 
+from offbeat.aggregation import Krum, Median, Private
 from offbeat.algorithms import (
     ACE,
     AFACD,
@@ -31,18 +33,10 @@ from offbeat.algorithms import (
     FedDyn,
     FedLuck,
 )
-from offbeat.algorithms.combine import Krum, Median, Private
-from offbeat.deploy import AsyncStrategy, log, pull, transport
-from offbeat.engine import Anarchic, Periodic, Rounds
 from offbeat.errors import ConfigError, OffbeatError
-from offbeat.experiments import checkpoint
-
-LR = ConfigRecord({"lr": 0.05})
-
-
-def grid(n: int = 4, **more: object) -> Double:
-    nodes = [{"partition-id": i, "num-partitions": n} for i in range(n)]
-    return Double(stock.app, nodes, **more)  # type: ignore[arg-type]
+from offbeat.flower import AsyncStrategy, log, puller, transport
+from offbeat.scheduling.schedulers import Anarchic, Periodic, Rounds
+from offbeat.server import checkpoint
 
 
 def start(strategy: AsyncStrategy, double: Double, rounds: int = 20, normed: bool = False) -> Result:
@@ -54,7 +48,6 @@ def last(result: Result) -> float:
     return float(result.evaluate_metrics_serverapp[max(result.evaluate_metrics_serverapp)]["accuracy"])  # type: ignore[arg-type]
 
 
-TWO: dict[str, Any] = {"concurrency": 4, "buffer": 2}
 RULES: list[tuple[Algorithm, dict[str, Any]]] = [
     (FedBuff(), TWO),
     (FedAsync(), {"concurrency": 4}),
@@ -62,14 +55,14 @@ RULES: list[tuple[Algorithm, dict[str, Any]]] = [
     (MFCA2FL(eta=0.5), TWO),
     (MIFA(eta=0.3), TWO),
     (AFACD(eta=0.3), {"buffer": 2}),
-    (AFACS(eta=0.2), {"dispatch": Anarchic(buffer=2)}),
+    (AFACS(eta=0.2), {"scheduler": Anarchic(buffer=2)}),
     (FedAdam(eta=0.02), TWO),
     (FedAMSGrad(eta=0.02), TWO),
     (FADAS(eta=0.02), TWO),
     (ACE(eta=0.2), {"concurrency": 4}),
-    (FedBuff(combine=Median()), {"concurrency": 4, "buffer": 3}),
-    (FADAS(eta=0.02, combine=Krum(attackers=0, select=2)), {"concurrency": 4, "buffer": 3}),
-    (FedLuck(eta=0.5), {"dispatch": Periodic(concurrency=4, period=0.1)}),
+    (FedBuff(aggregator=Median()), {"concurrency": 4, "buffer": 3}),
+    (FADAS(eta=0.02, aggregator=Krum(attackers=0, select=2)), {"concurrency": 4, "buffer": 3}),
+    (FedLuck(eta=0.5), {"scheduler": Periodic(concurrency=4, period=0.1)}),
 ]
 
 
@@ -144,7 +137,7 @@ def test_a_node_that_is_gone_is_given_nothing_until_it_is_seen_again(tmp_path: p
     double = grid(2, fate=lambda n, message: Error(5) if message.metadata.dst_node_id == 1001 else 0.05)
     start(AsyncStrategy(FedBuff(), concurrency=2, buffer=1, folder=tmp_path), double, rounds=20)
     given = [line for line in log.read(tmp_path) if line.get("node") == "1001"]
-    assert 1 <= len(given) <= 2 + given[-1]["at"] / pull.WATCH_SECONDS
+    assert 1 <= len(given) <= 2 + given[-1]["at"] / puller.WATCH_SECONDS
     assert [0] in [line["nodes"] for line in log.read(tmp_path) if "nodes" in line]
 
 
@@ -216,7 +209,7 @@ class KilledError(Exception):
     pass
 
 
-KILLED = [FedBuff(), CA2FL(eta=0.5), MIFA(eta=0.3), FedAdam(combine=Private(clip=0.5, noise_multiplier=0.1))]
+KILLED = [FedBuff(), CA2FL(eta=0.5), MIFA(eta=0.3), FedAdam(aggregator=Private(clip=0.5, noise_multiplier=0.1))]
 
 
 @pytest.mark.parametrize("algorithm", KILLED, ids=lambda a: type(a).__name__)
@@ -253,7 +246,7 @@ def test_a_node_that_never_comes_back_after_a_kill_is_given_up(tmp_path: pathlib
         if version == 2:
             raise KilledError
 
-    strategy = AsyncStrategy(FedBuff(), dispatch=Rounds(concurrency=3), folder=tmp_path, min_nodes=2)
+    strategy = AsyncStrategy(FedBuff(), scheduler=Rounds(concurrency=3), folder=tmp_path, min_nodes=2)
     with pytest.raises(KilledError):
         strategy.start(grid(3), initial, 4, train_config=LR, evaluate_fn=killer, timeout=2)
     strategy.start(grid(2), initial, 4, train_config=LR, timeout=2)
@@ -265,7 +258,7 @@ def test_what_is_refused() -> None:
         AsyncStrategy(AFGA())
     with pytest.raises(ConfigError, match="client rule 'dyn'"):
         AsyncStrategy(FedDyn())
-    with pytest.raises(ConfigError, match=r"none of the dispatches of FedAsync .* takes concurrency and buffer"):
+    with pytest.raises(ConfigError, match=r"none of the schedulers of FedAsync .* takes concurrency and buffer"):
         AsyncStrategy(FedAsync(), concurrency=3, buffer=2)
     with pytest.raises(OffbeatError, match="1 of 3 nodes have come within 1 s"):
         AsyncStrategy(FedBuff(), min_nodes=3).start(grid(1), ArrayRecord(stock.net().state_dict()), timeout=1)

@@ -9,15 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from offbeat.deploy import progress, submission
-from offbeat.deploy.flower import Link
-from offbeat.deploy.server import assemble, is_begun
+from offbeat.deploy import submission
+from offbeat.deploy.flower_cli import Link
 from offbeat.deploy.submission import Losses, Order, State, Submission
 from offbeat.errors import OffbeatError, RunFolderError
-from offbeat.experiments import api
-from offbeat.experiments.config import dump, parse
-from offbeat.experiments.folder import Origin, RunFolder, in_use, write_json
-from offbeat.experiments.result import Glance, Tally
+from offbeat.files import write_json
+from offbeat.flower import progress
+from offbeat.flower.server import assemble, is_begun
+from offbeat.runs import api
+from offbeat.runs.config import dump, parse
+from offbeat.runs.folder import Origin, RunFolder, in_use
+from offbeat.runs.result import ProgressSnapshot, RunCounters
 
 
 class FakeLink:
@@ -64,10 +66,10 @@ def test_the_folder_tells_how_a_server_app_fares(link: FakeLink, tmp_path: pathl
     it = submitted(link, out)
     folder = RunFolder.create(out, "", Origin())
     folder.status("running")
-    progress.write(out, Glance(Tally(version=3), 9, None, [{"version": 3, "accuracy": 0.5}]))
+    progress.write(out, ProgressSnapshot(RunCounters(version=3), 9, None, [{"version": 3, "accuracy": 0.5}]))
     assert it.look() is State.RUNNING
     assert it.glance is not None
-    assert (it.glance.tally.version, it.glance.real) == (3, True)
+    assert (it.glance.counters.version, it.glance.real) == (3, True)
     folder.close()
     assert not in_use(out)
     assert it.look() is State.RUNNING, "it may be writing its last words"
@@ -81,7 +83,7 @@ def test_the_folder_tells_how_a_server_app_fares(link: FakeLink, tmp_path: pathl
 
 def test_an_error_of_the_run_is_quoted(link: FakeLink, tmp_path: pathlib.Path) -> None:
     it = submitted(link, tmp_path)
-    progress.write(tmp_path, Glance(Tally(), 9, None, []))
+    progress.write(tmp_path, ProgressSnapshot(RunCounters(), 9, None, []))
     write_json(tmp_path / "status.json", {"state": "failed", "error": "the disk is full"})
     it.look()
     time.sleep(0.2)
@@ -90,7 +92,7 @@ def test_an_error_of_the_run_is_quoted(link: FakeLink, tmp_path: pathlib.Path) -
 
 
 def test_losses_are_told_once_and_by_client(tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "trips.jsonl"
+    file = tmp_path / "events.jsonl"
     losses = Losses(tmp_path)
     assert losses.news() == []
     lines: list[dict[str, Any]] = [
@@ -109,7 +111,7 @@ EXPERIMENT: dict[str, Any] = {
     "rounds": 2,
     "data": {"name": "digits", "clients": 2},
     "algorithm": {"name": "fedbuff"},
-    "dispatch": {"name": "buffered", "concurrency": 2, "buffer": 1},
+    "scheduler": {"name": "buffered", "concurrency": 2, "buffer": 1},
 }
 
 
@@ -129,6 +131,6 @@ def test_a_folder_goes_on_with_its_own_experiment_only(tmp_path: pathlib.Path) -
 def test_a_deployment_is_not_resumed_in_the_simulator(tmp_path: pathlib.Path) -> None:
     experiment = parse(dict(EXPERIMENT))
     (tmp_path / "config.toml").write_text(dump(experiment))
-    (tmp_path / "trips.jsonl").touch()
+    (tmp_path / "events.jsonl").touch()
     with pytest.raises(RunFolderError, match="offbeat deploy"):
         api.resume(tmp_path)

@@ -130,10 +130,10 @@ def test_a_short_run_learns(model: Model) -> None:
         data=small_data(model),
         model=model,
         algorithm=ob.FedAvg(),
-        partition=ob.IID(),
+        partition=ob.partitions.IID(),
         clients=4,
         client=ob.SGD(lr=1.0 if isinstance(model, LSTM) else 0.05, steps=8, batch_size=16),
-        dispatch=ob.Rounds(concurrency=2),
+        scheduler=ob.Rounds(concurrency=2),
         rounds=20 if isinstance(model, LSTM) else 6,
         executor="sequential",
     )

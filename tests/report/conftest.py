@@ -1,3 +1,3 @@
-from tests.shown import mixed, runs
+from tests.support.run_folders import mixed, runs
 
 __all__ = ["mixed", "runs"]

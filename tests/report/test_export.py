@@ -15,25 +15,30 @@ from click.testing import CliRunner, Result
 import offbeat as ob
 from offbeat.cli import main
 from offbeat.data import Digits
-from offbeat.experiments import api
-from offbeat.experiments.data import Data
-from offbeat.experiments.experiment import Experiment
-from offbeat.experiments.folder import STATUS
-from offbeat.experiments.sweep import Sweep
+from offbeat.runs import api
+from offbeat.runs.data import Data
+from offbeat.runs.experiment import Experiment
+from offbeat.runs.folder import STATUS
+from offbeat.runs.sweep import Sweep
 
 
 def run(out: pathlib.Path, **more: Any) -> None:
     experiment = Experiment(
-        data=Data(source=Digits(), clients=10), algorithm=ob.FedBuff(), rounds=6,
-        dispatch=ob.Buffered(concurrency=6, buffer=3), evaluation=ob.Evaluation(every=2), executor="vectorised", **more,
-    )  # fmt: skip
+        data=Data(source=Digits(), clients=10),
+        algorithm=ob.FedBuff(),
+        rounds=6,
+        scheduler=ob.Buffered(concurrency=6, buffer=3),
+        evaluation=ob.Evaluation(every=2),
+        executor="vectorized",
+        **more,
+    )
     api.execute(experiment, out=out)
 
 
 @pytest.fixture
 def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     monkeypatch.chdir(tmp_path)
-    run(tmp_path / "a", seed=1, world=ob.World(loss=0.2, trip_timeout=9.0))
+    run(tmp_path / "a", seed=1, environment=ob.Environment(loss=0.2, trip_timeout=9.0))
     return tmp_path
 
 
@@ -78,7 +83,7 @@ def test_trips(here: pathlib.Path) -> None:
 
 def test_a_sweep_stands_for_its_runs(here: pathlib.Path) -> None:
     table = {
-        "rounds": 2, "dispatch": {"concurrency": 6, "buffer": 3}, "data": {"name": "digits", "clients": 10},
+        "rounds": 2, "scheduler": {"concurrency": 6, "buffer": 3}, "data": {"name": "digits", "clients": 10},
     }  # fmt: skip
     plan = Sweep.plan(table, ["algorithm.name=fedbuff,ca2fl"], [0])
     list(plan.run(here / "s", None, lambda cells: [None] * len(cells)))

@@ -1,4 +1,4 @@
-"""The page as a file; what a browser makes of it is in tests/live/test_browser.py."""
+"""The page as a file; what a browser makes of it is in tests/report_live/test_browser.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.shown import with_epsilon
+from tests.support.run_folders import with_epsilon
 
-from offbeat.experiments.folder import UPDATE
 from offbeat.report import html, payload, read, series
+from offbeat.runs.folder import UPDATE
 
 
 def inside(page: str) -> Any:
@@ -40,7 +40,7 @@ def test_figures_are_those_of_the_folders(runs: pathlib.Path) -> None:
         assert detail["trips"] == len(record.log())
         assert sum(detail["refused"].values()) == detail["lost"]
         assert detail["config"] == (record.path / "config.toml").read_text()
-        assert ("ages" in detail) == ("memory" in record.config["algorithm"])
+        assert ("ages" in detail) == ("cache" in record.config["algorithm"])
         assert np.sum(detail["partition"]["counts"]) == sum(record.setting["sizes"])
 
 

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from tests.shown import with_epsilon
+from tests.support.run_folders import with_epsilon
 
 from offbeat.report import plots, read, series
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offbeat.experiments.folder import STATUS, UPDATE
 from offbeat.report import series
 from offbeat.report.read import Log
+from offbeat.runs.folder import STATUS, UPDATE
 
 
 def log_of(rows: list[tuple[float, float, int, int, int, int]]) -> Log:

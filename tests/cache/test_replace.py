@@ -1,0 +1,154 @@
+"""Replacing many entries in one pass, against one after the other; and that nobody waits for a device."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from offbeat.algorithms import ALGORITHMS, Algorithm
+from offbeat.cache import ClientSide, Dense, Disk, Quantized, UpdateCache
+from offbeat.compression.bits import PIECE, dequantise, quantise
+from offbeat.compression.dense import QSGD, Sign, Uniform
+from offbeat.messages import Job, Update
+from offbeat.random import torch_stream
+from offbeat.vectors import BLOCK, Layout, blocks, empty_hugepages_like
+
+MAKE: dict[str, Callable[[], UpdateCache]] = {
+    "dense": Dense, "client-side": ClientSide, "disk": Disk,
+    "8 bit": lambda: Quantized(bits=8), "4 bit": lambda: Quantized(bits=4), "2 bit": lambda: Quantized(bits=2),
+}  # fmt: skip
+EVERY = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+LENGTHS = pytest.mark.parametrize("dim", [1, 7, 1000, BLOCK - 1, BLOCK, 2 * BLOCK + 13])
+CLIENTS = 6
+
+
+def histories(dim: int) -> list[list[tuple[int, Tensor]]]:
+    """Newcomers, old hands, one client alone, one that comes twice and one three times."""
+    rng = torch.Generator().manual_seed(dim)
+    who = [[0, 1, 2], [1, 3], [2], [4, 0, 4, 1], [5, 5, 5, 2]]
+    return [[(i, torch.randn(dim, generator=rng)) for i in clients] for clients in who]
+
+
+@EVERY
+@LENGTHS
+def test_replacing_is_reading_the_mean_and_the_differences_and_then_storing(
+    make: Callable[[], UpdateCache], dim: int
+) -> None:
+    at_once, one_by_one = make(), make()
+    for cache in (at_once, one_by_one):
+        cache.start(torch.zeros(dim), CLIENTS)
+    for round_, fresh in enumerate(histories(dim)):
+        mean = one_by_one.mean
+        differences = [one_by_one.difference(i, value) for i, value in fresh]
+        h, summed = at_once.replace(fresh, lambda place, first=10 * round_: first + place)  # type: ignore[misc]
+        for place, (i, value) in enumerate(fresh):
+            one_by_one.store(i, value, 10 * round_ + place)
+        # Sums of up to four numbers of size one in single precision, in another order.
+        torch.testing.assert_close(h, mean, rtol=0, atol=1e-6)
+        torch.testing.assert_close(summed, torch.stack(differences).sum(dim=0), rtol=0, atol=1e-5)
+        torch.testing.assert_close(at_once.mean, one_by_one.mean, rtol=0, atol=1e-6)
+        if at_once.readable:
+            for i in range(CLIENTS):
+                assert torch.equal(at_once[i], one_by_one[i]), "what is stored is the same, bit for bit"
+
+
+def test_held_is_dense_bit_for_bit_also_when_replaced() -> None:
+    dense, held = Dense(), ClientSide()
+    for cache in (dense, held):
+        cache.start(torch.zeros(1000), CLIENTS)
+    for fresh in histories(1000):
+        for one, other in zip(dense.replace(fresh, int), held.replace(fresh, int), strict=True):
+            assert torch.equal(one, other)
+        assert torch.equal(dense.total, held.total)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("dim", [5, PIECE, 2 * PIECE + 3])
+def test_a_long_vector_is_quantised_with_the_noise_of_one_draw(bits: int, dim: int) -> None:
+    cache, value = Quantized(bits=bits), torch.randn(dim)  # type: ignore[arg-type]
+    cache.start(value, 2)
+    cache.store(1, value, 99)
+    packed = quantise(value, bits, torch.rand(dim, generator=torch_stream(99)))
+    assert torch.equal(cache[1], dequantise(packed, bits, value))
+    assert len(packed.codes) == -(-dim * bits // 8)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("dim", [PIECE, 2 * PIECE, 3 * PIECE + 5])
+def test_pieces_in_one_batch_are_packed_alike(bits: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does with all pieces together must be readable where they are done one after the other."""
+    value, after = torch.randn(2, dim)
+    rows, totals = [], []
+    for one_by_one in (True, False):
+        monkeypatch.setattr("offbeat.compression.bits.one_by_one", lambda x, answer=one_by_one: answer)
+        cache = Quantized(bits=bits)  # type: ignore[arg-type]
+        cache.start(value, 2)
+        cache.store(1, value, 7)
+        cache.replace([(0, value), (1, after), (1, value)], lambda place: place)
+        rows.append([*cache.rows[0], *cache.rows[1], cache[0], cache[1]])
+        totals.append(cache.total)
+    assert all(torch.equal(*pair) for pair in zip(*rows, strict=True))
+    assert torch.equal(*totals)
+
+
+def test_blocks_cover_the_vector_in_order() -> None:
+    for n in (1, BLOCK, BLOCK + 1, 5 * BLOCK + 7):
+        v = torch.arange(n)
+        assert torch.equal(torch.cat(list(blocks(v))), v)
+        assert all(block.untyped_storage().data_ptr() == v.data_ptr() for block in blocks(v))
+
+
+def test_a_vacant_vector_is_an_ordinary_one() -> None:
+    """Also where it lies in huge pages; above 32 MB."""
+    for dim in (3, (32 << 20) // 4 + 5):
+        like = torch.zeros(dim)
+        v = empty_hugepages_like(like)
+        assert (v.shape, v.dtype, v.device) == (like.shape, like.dtype, like.device)
+        v.fill_(2)
+        file = io.BytesIO()
+        torch.save(v, file)
+        file.seek(0)
+        assert torch.equal(torch.load(file, weights_only=True), v)
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CUDA device each of these waits until everything before it is done."""
+
+    def refuse(self: Tensor, *args: object) -> None:
+        raise AssertionError("asks a tensor for its value")
+
+    for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__", "nonzero"):
+        monkeypatch.setattr(Tensor, name, refuse)
+
+
+@pytest.mark.usefixtures("no_waiting")
+@pytest.mark.parametrize("make", [Dense, ClientSide, Quantized])
+@pytest.mark.parametrize("name", ["ca2fl", "mifa", "ace", "dude-asgd", "area", "afa-cs"])
+def test_no_rule_with_a_memory_waits_for_the_device(name: str, make: type[UpdateCache]) -> None:
+    arrivals(ALGORITHMS[name](cache=make()))  # type: ignore[call-arg]
+
+
+@pytest.mark.usefixtures("no_waiting")
+@pytest.mark.parametrize("name", [n for n, kind in ALGORITHMS.items() if kind().network() is None])
+def test_no_rule_waits_for_the_device(name: str) -> None:
+    arrivals(ALGORITHMS[name]())
+
+
+def arrivals(rule: Algorithm) -> None:
+    rule.start(torch.zeros(9), 3, participation=lambda _: 0.5)
+    for n in range(12):
+        job = Job(n, n % 3, rule.version, rule.x, 1, n)
+        rule.receive(job, Update(n, n % 3, rule.version, torch.full((9,), 0.1 * n), 1, 1, 36))
+        if n % 2 or rule.schedulers == ("per-arrival",):
+            rule.step()
+
+
+@pytest.mark.usefixtures("no_waiting")
+@pytest.mark.parametrize("codec", [QSGD(), Sign(), Uniform()])
+def test_no_dense_codec_waits_for_the_device(codec: QSGD | Sign | Uniform) -> None:
+    codec.carry(torch.linspace(-1, 1, 9), Layout(("p",), (torch.Size([9]),)), 3)

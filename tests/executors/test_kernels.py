@@ -1,0 +1,182 @@
+"""Triton's kernels against plain torch: on a GPU where there is one, else as Triton interprets them on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.support.executors import built, federated, jobs, work
+from tests.support.programs import run
+from torch import Tensor, nn
+
+from offbeat.client.rules import SGD
+from offbeat.executors import Sequential
+from offbeat.executors.gpu import normalization, pooling, triton_support
+from offbeat.executors.gpu.convolution import stacked_conv2d
+from offbeat.executors.stacked import Stack
+from offbeat.messages import Update
+from offbeat.models import CNN, ConvMixer, Model, ResNet18
+
+pytest.importorskip("triton")
+kernels = pytest.importorskip("offbeat.executors.gpu.kernels")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        self.scale, self.nothing = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.empty(0))
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(x) * self.scale + self.nothing.sum()
+        return outputs
+
+
+@pytest.fixture
+def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_support, "has_kernels", lambda x: True)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 2, 3, 8, 9, 5, 2, 1, 1), (2, 4, 16, 32, 12, 3, 1, 1, 1), (2, 4, 3, 8, 12, 5, 0, 1, 1),
+     (2, 4, 32, 40, 8, 3, 1, 2, 1), (2, 4, 5, 6, 9, 3, 1, 2, 1), (2, 4, 48, 8, 8, 4, 0, 2, 1),
+     (2, 2, 64, 130, 4, 3, 1, 1, 1), (2, 3, 32, 16, 8, 1, 0, 2, 1), (2, 3, 16, 6, 7, 1, 0, 3, 1),
+     (2, 1, 5, 4, 7, 2, 0, 3, 1), (2, 2, 16, 300, 4, 3, 1, 1, 1), (2, 2, 6, 6, 7, 5, 2, 1, 6),
+     (2, 2, 70, 70, 5, 3, 1, 1, 70),
+     (2, 4, 16, 16, 7, 5, 1, 3, 16)],
+)  # fmt: skip
+def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
+    n, batch, channels, out, size, kernel, padding, stride, groups = shape
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    x = torch.randn(n * batch, channels, size, size, device=DEVICE, generator=rng, requires_grad=True)
+    weight = torch.randn(n, out, channels // groups, kernel, kernel, device=DEVICE, generator=rng, requires_grad=True)
+    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    try:
+        y = stacked_conv2d(x, weight, stride, (padding, padding), groups)
+        parts = [
+            nn.functional.conv2d(a, w, padding=padding, stride=stride, groups=groups)
+            for a, w in zip(torch.split(x, batch), weight, strict=True)
+        ]
+        plain, slope = torch.cat(parts), torch.randn(y.shape, device=DEVICE, generator=rng)
+        found = torch.autograd.grad(y, (x, weight), slope)
+        expected = torch.autograd.grad(plain, (x, weight), slope)
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+    for one, other in ((y, plain), *zip(found, expected, strict=True)):
+        assert (one - other).norm() < 1e-5 * other.norm()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 8, 6), (3, 2, 32, 4, 4), (2, 2, 70, 6, 10)])
+def test_pooling_in_one_pass(shape: tuple[int, ...]) -> None:
+    n, batch, channels, height, width = shape
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    x = torch.randn(n * batch, channels, height, width, device=DEVICE, generator=rng).round(decimals=1)  # with ties
+    bias = torch.randn(n, channels, device=DEVICE, generator=rng)
+    same_results((x, bias), pooling.pooled, lambda x, b: (nn.functional.max_pool2d(x, 2) + by_image(b, batch)).relu())
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 8, 5, 4), (3, 2, 64, 8, 32), (2, 2, 128, 3, 32), (2, 2, 256, 2, 1), (2, 1, 32, 34, 8)]
+)
+def test_group_norm_of_stacks(shape: tuple[int, ...], relu: bool) -> None:
+    n, batch, channels, size, groups = shape
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    x = torch.randn(n * batch, channels, size, size, device=DEVICE, generator=rng)
+    weight, bias = torch.randn(2, n, channels, device=DEVICE, generator=rng)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = nn.functional.group_norm(x, groups) * by_image(weight, batch) + by_image(bias, batch)
+        return y.relu() if relu else y
+
+    same_results((x, weight, bias), lambda x, w, b: normalization.normalised(x, w, b, groups, 1e-5, relu), plain)
+
+
+def by_image(rows: Tensor, batch: int) -> Tensor:
+    return rows.repeat_interleave(batch, 0)[:, :, None, None]
+
+
+def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain: Callable[..., Tensor]) -> None:
+    """And the same gradients."""
+    found = []
+    for function in (fast, plain):
+        leaves = [value.clone().requires_grad_() for value in inputs]
+        out = function(*leaves)
+        slope = torch.randn(out.shape, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(1))
+        found.append((out, *torch.autograd.grad(out, leaves, slope)))
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() < 1e-5 * other.norm()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU whole executors are tested, in test_gpu.py")
+@pytest.mark.usefixtures("kernels_everywhere")
+@pytest.mark.parametrize(
+    ("model", "momentum"),
+    [
+        (CNN(), 0.0),
+        (CNN(), 0.9),
+        (ConvMixer(dim=8, depth=1, kernel=3, patch=2, groups=4), 0.9),
+        (ResNet18(width=4, groups=2), 0.0),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_step_made_of_them(model: Model, momentum: float) -> None:
+    """The program that a GPU captures, on its memory, against the plain executor: one client stops after one step."""
+    rule = SGD(lr=0.05, epochs=1, batch_size=4, momentum=momentum, weight_decay=0.01)
+    w = work(built(model), rule, federated(sizes=(3, 7)))
+    assert Stack(w.context).independent, "as a stacked module"
+    program, moved = run(None, w)
+    assert program.apart == (not momentum), "parameter by parameter where the rule is plain"
+    plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
+    assert ((moved - torch.stack(plain)).norm(dim=1) < 1e-3 * torch.stack(plain).norm(dim=1)).all()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU whole executors are tested, in test_gpu.py")
+@pytest.mark.usefixtures("kernels_everywhere")
+def test_a_step_of_odd_parameters() -> None:
+    """One number, none at all, and one that nothing depends on."""
+    torch.manual_seed(0)
+    w = work(Odd(), SGD(lr=0.1, epochs=1, batch_size=4, weight_decay=0.1), federated(sizes=(3, 7)))
+    program, moved = run(None, w)
+    assert program.apart
+    plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
+    torch.testing.assert_close(moved, torch.stack(plain), rtol=1e-4, atol=1e-6)
+
+
+def test_kernels_that_do_not_run_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton builds a part of itself at its first use, for which it needs a compiler."""
+    device = torch.device(DEVICE)
+    assert triton_support.runs(device)
+
+    def fails(*_: Tensor) -> None:
+        raise RuntimeError("Failed to find C compiler.\nSet CC.")
+
+    monkeypatch.setattr(kernels, "keep", fails)
+    with pytest.warns(RuntimeWarning, match=r"stacks of convolutions are slower: Failed to find C compiler\.$"):
+        assert not triton_support.runs(device)
+
+
+def test_rows_are_kept_or_not() -> None:
+    """Also of a value that has to be spread."""
+    old, on = torch.zeros(3, 5, device=DEVICE), torch.tensor([[True], [False], [True]], device=DEVICE)
+    for new in (torch.rand(3, 5, device=DEVICE), torch.rand(3, 1, device=DEVICE), torch.rand(5, device=DEVICE)):
+        expected = torch.where(on, new, old)
+        kernels.keep(new, old, on)
+        assert torch.equal(old, expected)
+
+
+def test_a_plain_step_of_some_rows() -> None:
+    """Of a part of each row, as a parameter is."""
+    y, g = torch.randn(3, 10, device=DEVICE), torch.randn(3, 2, 3, device=DEVICE)
+    lr, on = torch.rand(3, 1, device=DEVICE), torch.tensor([[True], [False], [True]], device=DEVICE)
+    part = y[:, 2:8].view(3, 2, 3)
+    expected = torch.where(on, y[:, 2:8] - lr * (g.flatten(1) + 0.1 * y[:, 2:8]), y[:, 2:8])
+    around = y[:, [0, 1, 8, 9]]
+    kernels.descend(part, g, lr, on, 0.1)
+    torch.testing.assert_close(y[:, 2:8], expected, rtol=1e-6, atol=1e-7)
+    assert torch.equal(y[:, [0, 1, 8, 9]], around)

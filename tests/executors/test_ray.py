@@ -1,0 +1,281 @@
+"""Training in a Ray cluster: the same results as here, whoever trains and whoever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import pathlib
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from tests.support import gone, interrupt_after
+from tests.support.pooled import RULES, Failing, Small, federated, jobs, same, work
+from tests.support.ray_settings import SETTINGS
+from torch import Tensor, nn
+
+import offbeat as ob
+from offbeat.client.rules import SGD, Scaffold, State
+from offbeat.client.runtime import ClientRuntime
+from offbeat.compression import Compression, TopK
+from offbeat.errors import ConfigError, DivergenceError, OffbeatError
+from offbeat.executors import EXECUTORS, Ray, Vectorized, choice
+from offbeat.executors.base import Task, TrainingOutcome
+from offbeat.executors.vectorized import stacks
+from offbeat.messages import Update
+from offbeat.models import MLP
+
+ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+
+PERCEPTRON = MLP().build((1, 8, 8), 4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster() -> Iterator[None]:
+    """One cluster for all tests of this file, as a program has that calls `ray.init` itself."""
+    before, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
+    torch.set_num_threads(1)  # the same bits are promised for `sequential` with one thread
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)  # and stay: Ray remembers them, too
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        ray.init(
+            "local", num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False,
+            logging_level=logging.ERROR, _temp_dir=folder,
+        )  # fmt: skip
+        yield
+        ray.shutdown()
+    signal.signal(signal.SIGTERM, handler)
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def executors() -> Iterator[dict[str, Ray]]:
+    """One for jobs that are trained alone, since their model has convolutions, and one for stacks."""
+    both = {"small": Ray(work(RULES[0])), "mlp": Ray(work(RULES[0], PERCEPTRON))}
+    assert [executor.stacked for executor in both.values()] == [False, True]
+    yield both
+    for executor in both.values():
+        executor.close()
+
+
+@pytest.fixture
+def room(executors: dict[str, Ray]) -> None:
+    """Nobody has the two cores."""
+    for executor in executors.values():
+        executor.close()
+
+
+@pytest.fixture
+def small(executors: dict[str, Ray]) -> Ray:
+    executors["mlp"].close()  # there are two cores
+    return executors["small"]
+
+
+@pytest.fixture
+def mlp(executors: dict[str, Ray]) -> Ray:
+    executors["small"].close()
+    return executors["mlp"]
+
+
+def tasks_of(works: list[ClientRuntime], seed: int) -> list[Task]:
+    """Jobs of several runs, by turns."""
+    return [task for turn in zip(*([(w, j) for j in jobs(w, seed)] for w in works), strict=True) for task in turn]
+
+
+def pids(executor: Ray) -> list[int]:
+    return [member.pid for member in executor._cluster.members] if executor._cluster else []
+
+
+def all_same(ones: Sequence[TrainingOutcome], others: Sequence[TrainingOutcome]) -> bool:
+    pairs = zip(ones, others, strict=True)
+    return all(isinstance(one, Update) and isinstance(other, Update) and same(one, other) for one, other in pairs)
+
+
+def equal_kept(one: ClientRuntime, other: ClientRuntime) -> bool:
+    assert {name: rows.keys() for name, rows in one.state.rows.items()} == {
+        n: rows.keys() for n, rows in other.state.rows.items()
+    }
+    return all(
+        torch.equal(row, other.state.rows[name][c]) for name, rows in one.state.rows.items() for c, row in rows.items()
+    )
+
+
+def test_the_same_bits_as_sequential(small: Ray) -> None:
+    """A model with convolutions and dropout, every client rule, error feedback, five runs at once, kept state."""
+    topk, data = Compression(upload=TopK(rate=0.1), error_feedback=True), federated()
+    works, twins = ([work(rule, data=data, compression=topk) for rule in RULES] for _ in range(2))
+    plain = EXECUTORS["sequential"](works[0])
+    for seed in range(2):  # the second time with what the clients have kept of the first
+        assert all_same(plain.train_all(tasks_of(works, seed)), small.train_all(tasks_of(twins, seed)))
+    assert all(equal_kept(w, twin) for w, twin in zip(works, twins, strict=True))
+    assert len(pids(small)) == 2
+
+
+def test_divergence_and_errors(small: Ray) -> None:
+    """A client that diverges is an outcome among others; what a worker raises is raised here."""
+    w = work(RULES[0])
+    tasks = [(w, replace(job, rate=1e38 if job.client == 3 else 1.0)) for job in jobs(w)]
+    assert [isinstance(each, DivergenceError) for each in small.train_all(tasks)] == [i == 3 for i in range(len(tasks))]
+    w.context.rule = Failing(error="config")
+    with pytest.raises(ConfigError, match=r"a\.b: bad") as caught:
+        small.train_all(tasks)
+    assert "in begin" in caught.value.__notes__[0]
+    assert not pids(small), "what the others were at is nobody's any more"
+
+
+def test_stacks_are_those_of_vectorised(mlp: Ray) -> None:
+    """The same bits as `vectorized` for the same stacks, and its results up to rounding for all jobs in one stack."""
+    data = federated()
+    works, twins, others = ([work(rule, copy.deepcopy(PERCEPTRON), data) for rule in RULES] for _ in range(3))
+    for seed in range(2):
+        tasks, found = tasks_of(works, seed), mlp.train_all(tasks_of(twins, seed))
+        assert mlp.parts == 2
+        for places in stacks(tasks, mlp.rows, 2):
+            here = Vectorized(works[0]).train_all([tasks[place] for place in places])
+            assert all_same(here, [found[place] for place in places])
+        for one, other in zip(Vectorized(others[0]).train_all(tasks_of(others, seed)), found, strict=True):
+            assert isinstance(one, Update)
+            assert isinstance(other, Update)
+            torch.testing.assert_close(other.delta, one.delta)
+    assert all(equal_kept(w, twin) for w, twin in zip(works, twins, strict=True))
+
+
+@dataclass(kw_only=True, frozen=True)
+class Deadly(Scaffold):
+    """Kills the first `deaths` workers that train by it."""
+
+    marks: str = ""
+    deaths: int = 0
+
+    def begin(self, x: Tensor, extra: Any, kept: State) -> State:
+        for number in range(self.deaths):
+            with contextlib.suppress(FileExistsError):
+                (pathlib.Path(self.marks) / str(number)).touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().begin(x, extra, kept)
+
+
+def test_killed_workers_change_no_bit(mlp: Ray, tmp_path: pathlib.Path) -> None:
+    """One is killed while it has nothing to do, and one at work."""
+    rule, data = Deadly(lr=0.1, epochs=2, batch_size=8, marks=str(tmp_path)), federated()
+    one, other = work(rule, PERCEPTRON, data), work(replace(rule, deaths=1), PERCEPTRON, data)
+    whole = mlp.train_all([(one, job) for job in jobs(one)])
+    os.kill(idle := pids(mlp)[0], signal.SIGKILL)
+    assert gone(idle)
+    assert all_same(mlp.train_all([(other, job) for job in jobs(other)]), whole)
+    assert (tmp_path / "0").exists()
+    assert idle not in pids(mlp)
+    assert equal_kept(one, other)
+
+
+def test_jobs_that_kill_every_worker_are_an_error(
+    mlp: Ray, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offbeat.executors.ray.TRIES", 2)
+    w = work(Deadly(steps=1, marks=str(tmp_path), deaths=99), PERCEPTRON)
+    with pytest.raises(OffbeatError, match=r"2 workers .* were lost .* client \d's from version \d.*process has died"):
+        mlp.train_all([(w, job) for job in jobs(w)[:1]])
+    assert not pids(mlp)
+
+
+@pytest.mark.usefixtures("room")
+def test_running_statistics() -> None:
+    """Buffers go down and come back."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+    w, twin = work(RULES[0], module), work(RULES[0], copy.deepcopy(module))
+    job = replace(jobs(w)[2], extra={"buffers": w.context.buffers.read(w.context.module) + 0.5})
+    with contextlib.closing(Ray(twin)) as executor:
+        assert all_same(EXECUTORS["sequential"](w).train([job]), executor.train([job]))
+        workers = pids(executor)
+    assert all(gone(pid) for pid in workers)
+    assert len(workers) == 1, "no more than there are jobs"
+    assert ray.is_initialized(), "that is the program's own"
+
+
+class Unwelcome(Small):
+    """Cannot be made in another process."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, (os.getpid(),)
+
+
+def _refuse(pid: int) -> nn.Module:
+    if pid != os.getpid():
+        raise ImportError("no such library here")
+    return Unwelcome()
+
+
+@pytest.mark.usefixtures("room")
+def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offbeat.executors.cluster.STARTS", 1)
+    w = work(RULES[0], Unwelcome())
+    with pytest.raises(OffbeatError, match=r"no worker of the Ray cluster can be started: .*no such library here"):
+        Ray(w).train(jobs(w)[:1])
+
+
+def test_no_room_in_the_cluster_is_an_error() -> None:
+    from offbeat.executors.cluster import Cluster
+
+    cluster = Cluster("GPU")
+    cluster.recruit(2, None)
+    with pytest.raises(OffbeatError, match="no worker is left: the Ray cluster has no node with a GPU"):
+        next(cluster.answers())
+
+
+@pytest.mark.usefixtures("room")
+def test_a_resumed_run_equals_the_whole_one(tmp_path: pathlib.Path) -> None:
+    """Through interruption and resume the run is that of `sequential`.  One job at a time: one worker starts sooner."""
+    data = federated()
+    settings: dict[str, Any] = {
+        "data": data.dataset, "partition": [data.indices(i) for i in range(5)], "model": Small, "rounds": 6,
+        "algorithm": ob.CA2FL(), "client": Scaffold(steps=2, batch_size=4), "evaluation": 1,
+        "scheduler": ob.Buffered(concurrency=1, buffer=1),
+    }  # fmt: skip
+    whole = ob.run(executor="sequential", **settings)
+    with pytest.raises(KeyboardInterrupt, match="interrupted at round 3"):
+        ob.run(executor="ray", out=tmp_path / "run", watch=interrupt_after(3), **settings)
+    rest = ob.run(executor="ray", out=tmp_path / "run", resume=True, **settings)
+    assert rest.summary["executor"] == "ray"
+    assert torch.equal(rest.x, whole.x)
+    assert [line["loss"] for line in rest.metrics] == [line["loss"] for line in whole.metrics]
+
+
+def test_stacks_stay_the_same_in_another_cluster() -> None:
+    """A run that began with five workers is split in five for ever."""
+    began, later = (Ray(work(RULES[0], copy.deepcopy(PERCEPTRON))) for _ in range(2))
+    assert began.parts is None, "no cluster is started before there is work"
+    began._split(5)
+    later.load_state_dict(began.state_dict())
+    tasks = [(later.runtime, job) for job in jobs(later.runtime)]
+    assert (later.parts, later.bulk) == (5, began.bulk)
+    assert len(later._groups(tasks)) == 5
+
+
+def test_auto_leaves_ray_alone_and_gossip_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "client_steps_per_second", lambda executor, tasks: 1.0)
+    monkeypatch.setattr(choice, "_CHOSEN", {})
+    assert "ray" not in choice.choose("auto", work(RULES[0]), 4, 10_000)[1]
+    with pytest.raises(ConfigError, match="executor: gossip stacks all clients' models: 'ray' cannot"):
+        ob.run(
+            data=federated().dataset,
+            clients=4,
+            model=MLP(),
+            algorithm=ob.algorithms.DSGD(),
+            client=SGD(steps=1),
+            executor="ray",
+        )
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"executor: .*Ray is not installed: pip install 'offbeat\[ray\]'"):
+        choice.choose("ray", work(RULES[0]), 4, 10)
+    with pytest.raises(ConfigError, match=r"pip install 'offbeat\[ray\]'"):
+        Ray(work(RULES[0]))

@@ -1,3 +1,0 @@
-from tests.shown import mixed, runs
-
-__all__ = ["mixed", "runs"]

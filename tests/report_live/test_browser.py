@@ -1,0 +1,252 @@
+"""What people see, in a real browser: Debian's chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.run_folders import experiment, with_epsilon
+
+from offbeat.report import html, read
+from offbeat.runs import config
+from offbeat.runs.api import execute
+
+pytest.importorskip("starlette", reason="needs the extra 'serve'")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("needs chromium", allow_module_level=True)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with playwright.sync_playwright() as driver:
+        # Chromium has no sandbox for root; the pages are our own.
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page, and what it did that it should not."""
+
+    def __init__(self, browser: Browser, address: str, **more: Any) -> None:
+        self.complaints: list[str] = []
+        self.page: Page = browser.new_page(**({"viewport": {"width": 1200, "height": 900}} | more))
+        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._asked)
+        self.page.goto(address)
+        self.page.wait_for_selector("body[data-ready=yes]", timeout=30_000)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith(("http://127.0.0.1:", "file://", "data:", "blob:")):
+            self.complaints.append(f"asked for {request.url}")
+
+    def texts(self, selector: str) -> list[str]:
+        return [text.strip() for text in self.page.locator(selector).all_text_contents()]
+
+    def curves(self) -> int:
+        """Thick lines that are really drawn in the chart of runs side by side."""
+        drawn = """() => [...document.querySelectorAll('section[aria-labelledby=compare-title] .chart svg path')]
+            .filter((p) => p.getAttribute('stroke-width') === '1.8' && p.getTotalLength() > 100).length"""
+        return int(self.page.evaluate(drawn))
+
+    def axis(self) -> str:
+        return " ".join(self.texts("section[aria-labelledby=compare-title] .chart svg text"))
+
+    def end(self) -> None:
+        self.page.close()
+        assert self.complaints == []
+
+
+@pytest.fixture
+def report(runs: pathlib.Path, tmp_path: pathlib.Path) -> str:
+    (tmp_path / "report.html").write_text(html.page(read.records([runs])), encoding="utf-8")
+    return (tmp_path / "report.html").as_uri()
+
+
+def test_the_report_shows_the_runs(browser: Browser, report: str, runs: pathlib.Path) -> None:
+    visit = Visit(browser, report)
+    assert visit.curves() == 5  # labels; seeds share a curve
+    rows = visit.page.locator("section[aria-labelledby=runs-title] tbody tr")
+    for row, record in zip(rows.all(), read.records([runs]), strict=True):
+        cells = row.locator("td").all_inner_texts()
+        assert cells[1].strip() == record.label
+        assert cells[4] == f"{100 * record.summary['accuracy']:.1f}"
+        assert cells[3] == "finished"
+    titles = ["Staleness", "Staleness over time", "At work and waiting", "Who took part", "How long trips took"]
+    for title, shown in zip(titles, visit.texts("#details figcaption"), strict=False):
+        assert shown.startswith(title)
+    assert all(
+        visit.page.evaluate(
+            "() => [...document.querySelectorAll('#details .chart')].map((c) => c.childElementCount > 0)"
+        )
+    )
+    visit.end()
+
+
+def test_axis_metric_and_target_can_be_switched(browser: Browser, report: str) -> None:
+    visit = Visit(browser, report)
+    assert "virtual time (s)" in visit.axis()
+    visit.page.get_by_label("bytes up", exact=True).check()
+    assert "bytes up" in visit.axis()
+    assert "virtual time (s)" not in visit.axis()
+    visit.page.get_by_label("rounds", exact=True).check()
+    assert "round" in visit.axis()
+    visit.page.get_by_label("loss", exact=True).check()
+    assert "test loss" in visit.axis()
+    before = visit.texts("#reached tbody tr")
+    slider = visit.page.get_by_role("slider")
+    slider.focus()
+    slider.press("End")  # by the keyboard: 100 %
+    assert visit.page.locator("output").inner_text() == "100 %"
+    after = visit.texts("#reached tbody tr")
+    assert before != after
+    assert all("never" in row for row in after)
+    visit.end()
+
+
+def test_ticking_adds_and_takes_curves(browser: Browser, report: str) -> None:
+    visit = Visit(browser, report)
+    visit.page.get_by_label("Tick all runs").uncheck()
+    assert visit.curves() == 0
+    visit.page.get_by_label("Compare CA2FL, seed 0").check()
+    visit.page.wait_for_function("() => document.querySelectorAll('#reached tbody tr').length === 1")
+    assert visit.curves() == 1
+    visit.page.get_by_label("Compare cafga, seed 0").check()
+    visit.page.wait_for_function("() => document.querySelectorAll('#reached tbody tr').length === 2")
+    assert visit.curves() == 2
+    visit.end()
+
+
+def test_every_kind_of_run_can_be_looked_at(browser: Browser, report: str) -> None:
+    visit = Visit(browser, report)
+    wanted = {"cafga": {"Network", "Consensus"}, "fedluck": {"Device 0"}, "CA2FL": {"Age of what the memory holds"}}
+    for label, titles in wanted.items():
+        option = next(text for text in visit.texts("#which option") if text.startswith(label))
+        visit.page.locator("#which").select_option(label=option)
+        for title in titles:
+            visit.page.locator("#details figcaption", has_text=title).first.wait_for(timeout=10_000)
+    visit.end()
+
+
+def test_private_runs_show_epsilon(browser: Browser, runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "report.html").write_text(html.page(read.records([with_epsilon(runs, tmp_path / "private")])))
+    visit = Visit(browser, (tmp_path / "report.html").as_uri())
+    visit.page.locator("#details figcaption", has_text="Privacy").first.wait_for(timeout=10_000)
+    visit.end()
+
+
+def test_trips_are_zoomed_by_the_keyboard(browser: Browser, report: str) -> None:
+    visit = Visit(browser, report)
+    shown = """() => {
+        const all = [...document.querySelectorAll('#details figure')];
+        const trips = all.find((f) => f.textContent.startsWith('Trips'));
+        const { start, end } = echarts.getInstanceByDom(trips.querySelector('.chart')).getOption().dataZoom[0];
+        return [start, end];
+    }"""
+    assert visit.page.evaluate(shown) == [0, 100]
+    for name, expected in (("Closer", [25, 75]), ("Later", [50, 100]), ("Earlier", [25, 75]), ("Farther", [0, 100])):
+        button = visit.page.get_by_role("button", name=name)
+        button.focus()
+        button.press("Enter")
+        assert visit.page.evaluate(shown) == expected
+    visit.end()
+
+
+def test_names_in_a_folder_do_nothing(browser: Browser, mixed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mixed.html").write_text(html.page(read.records([mixed])), encoding="utf-8")
+    visit = Visit(browser, (tmp_path / "mixed.html").as_uri())
+    assert visit.page.title() == "offbeat report"
+    assert any("</script>" in name for name in visit.texts("td.name"))
+    assert visit.page.locator("img").count() == 0
+    assert any("no JSON" in text for text in visit.texts("td.problem"))
+    option = next(text for text in visit.texts("#which option") if "</script>" in text)
+    visit.page.locator("#which").select_option(label=option)
+    visit.page.locator("#details figcaption").first.wait_for()
+    assert visit.page.title() == "offbeat report"
+    visit.end()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone(browser: Browser, report: str, scheme: str) -> None:
+    visit = Visit(browser, report, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
+    ink, paper = (
+        visit.page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor")
+    )
+    assert _light(ink) != _light(paper)
+    assert _light(paper) == (scheme == "light")
+    visit.end()
+
+
+def _light(colour: str) -> bool:
+    return sum(int(part) for part in colour.strip("rgb()").split(",")) > 380
+
+
+@pytest.fixture
+def served(runs: pathlib.Path, tmp_path: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
+    """The live page of a folder of runs, in a process of its own."""
+    folder = tmp_path / "live"
+    shutil.copytree(runs / "sweep", folder / "sweep")
+    command = [sys.executable, "-m", "offbeat", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        try:
+            yield server.stdout.readline().split()[0], folder
+        finally:
+            server.terminate()
+
+
+def test_a_run_that_begins_appears_and_grows(browser: Browser, served: tuple[str, pathlib.Path]) -> None:
+    address, folder = served
+    visit = Visit(browser, address)
+    assert visit.curves() == 2
+    assert len(visit.texts("section[aria-labelledby=runs-title] tbody tr")) == 4
+    go_on, shown = threading.Event(), threading.Event()
+
+    def watch(glance: Any) -> None:
+        if glance.metrics and len(glance.metrics) == 3:
+            shown.set()
+            go_on.wait(30)
+
+    table = experiment("ca2fl", seed=7, rounds=20)
+    training = threading.Thread(target=lambda: execute(config.parse(table), out=folder / "new", watch=watch))
+    training.start()
+    try:
+        assert shown.wait(30)
+        box = visit.page.get_by_label("Compare ca2fl, seed 7")
+        box.wait_for(timeout=15_000)
+        row = visit.page.locator("section[aria-labelledby=runs-title] tbody tr", has=box)
+        assert "running" in row.inner_text()
+        box.check()
+        visit.page.wait_for_function("() => document.querySelectorAll('#reached tbody tr').length === 3")
+        assert visit.curves() == 3
+    finally:
+        go_on.set()
+        training.join()
+    row.locator("td", has_text="finished").wait_for(timeout=15_000)
+    summary = json.loads((folder / "new" / "summary.json").read_text())
+    assert f"{100 * summary['accuracy']:.1f}" in row.inner_text()
+    last = visit.page.locator("#reached tbody tr", has_text=re.compile("^ca2fl")).inner_text()
+    assert f"{100 * summary['accuracy']:.1f}" in last
+    with visit.page.expect_navigation():
+        row.get_by_role("link", name="report").click()
+    visit.page.wait_for_selector("body[data-ready=yes]")
+    assert visit.texts("section[aria-labelledby=runs-title] td.name") == ["ca2fl"]
+    visit.end()

@@ -1,0 +1,147 @@
+"""Whatever a run is made of, it is resumed exactly, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+from tests.support import interrupt_after
+from tests.support.experiments import experiment
+
+import offbeat as ob
+from offbeat.aggregation import Private, TrimmedMean
+from offbeat.algorithms.optimizers import AMSGrad
+from offbeat.algorithms.staleness import Polynomial
+from offbeat.cache import ClientSide, Disk
+from offbeat.compression import QSGD, TopK, Uniform
+from offbeat.environment import ATTACKS, Battery, Bernoulli, Constant, Devices
+from offbeat.runs import api, run
+from offbeat.runs.result import ProgressSnapshot
+from offbeat.server import checkpoint, session
+
+EXACT: dict[str, dict[str, Any]] = {
+    "scaffold, top-k with error feedback": {
+        "client": ob.client_rules.Scaffold(lr=0.1, steps=3, batch_size=8),
+        "compression": ob.Compression(upload=TopK(rate=0.2), error_feedback=True),
+    },
+    "memory on disk": {"algorithm": ob.CA2FL(cache=Disk())},
+    "memory at the clients, decaying rate": {
+        "algorithm": ob.MIFA(cache=ClientSide(), schedule="inverse"),
+        "scheduler": ob.schedulers.Available(),
+        "environment": ob.Environment(delay=Constant(), availability=Bernoulli(probability=0.6)),
+    },
+    "fedluck": {
+        "algorithm": ob.algorithms.FedLuck(),
+        "scheduler": ob.Periodic(concurrency=6, period=2.0),
+        "environment": ob.Environment(delay=Devices(median_up=200.0, median_step=0.05)),
+        "compression": ob.Compression(upload=TopK()),
+    },
+    "anarchic with batteries": {
+        "algorithm": ob.algorithms.AFACS(),
+        "scheduler": ob.schedulers.Anarchic(buffer=2),
+        "environment": ob.Environment(local_work=Battery(period=20.0)),
+    },
+    "amsgrad on calibrated updates, quantized both ways": {
+        "algorithm": ob.CA2FL(eta=0.01, optimizer=AMSGrad()),
+        "compression": ob.Compression(upload=QSGD(bits=4), download=Uniform(bits=8)),
+    },
+    "the last five models": {"algorithm": ob.algorithms.AFACD(), "scheduler": ob.Rounds(concurrency=3, last_models=5)},
+    "feddyn": {
+        "algorithm": ob.algorithms.FedDyn(alpha=0.1),
+        "client": ob.client_rules.Dyn(alpha=0.1, lr=0.1),
+        "scheduler": ob.Rounds(concurrency=3),
+    },
+    "a trimmed mean of stale updates": {
+        "algorithm": ob.FedBuff(aggregator=TrimmedMean(trim=1), staleness=Polynomial()),
+        "scheduler": ob.Continuous(concurrency=5, buffer=3),
+    },
+    "private noise": {
+        "algorithm": ob.algorithms.FedAdam(aggregator=Private(clip=0.5, noise_multiplier=0.3)),
+        "scheduler": ob.Continuous(concurrency=4, buffer=3),
+    },
+    "aced, devices that leave": {
+        "algorithm": ob.algorithms.ACED(max_age=5),
+        "scheduler": ob.schedulers.PerArrival(concurrency=4),
+        "environment": ob.Environment(availability=Bernoulli(probability=0.7), on_leave="lost", trip_timeout=8.0),
+    },
+    **{
+        f"attack: {name}": {
+            "environment": ob.Environment(attack=kind(share=0.5)),
+            "compression": ob.Compression(upload=TopK(rate=0.3), error_feedback=True),
+        }
+        for name, kind in ATTACKS.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_everything_is_resumed_exactly(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with checkpoints in between, and with what the clients keep."""
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(run, "CHECKPOINT_SHARE", 1e9)
+    described = experiment(**({"client": ob.SGD(lr=0.1, steps=3, batch_size=8)} | EXACT[name]))
+    whole = api.execute(described, out=tmp_path / "whole")
+    assert api.execute(described, out=tmp_path / "cut", watch=interrupt_after(6)).interrupted
+    again = api.resume(tmp_path / "cut")
+    assert torch.equal(again.x, whole.x)
+    assert (tmp_path / "cut/updates.npy").read_bytes() == (tmp_path / "whole/updates.npy").read_bytes()
+    assert not (tmp_path / "cut/memory").exists()
+
+
+def test_two_processes_do_not_write_into_one_folder(tmp_path: pathlib.Path) -> None:
+    tried: list[str] = []
+
+    def watch(glance: ProgressSnapshot) -> None:
+        if not tried:
+            with pytest.raises(ob.RunFolderError, match="another process is writing") as caught:
+                api.resume(tmp_path / "run")
+            tried.append(str(caught.value))
+
+    api.execute(experiment(), out=tmp_path / "run", watch=watch)
+    assert tried
+    assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "finished"
+
+
+def test_a_folder_whose_config_was_changed_is_not_resumed(tmp_path: pathlib.Path) -> None:
+    api.execute(experiment(), out=tmp_path / "run", watch=interrupt_after(7))
+    config = tmp_path / "run/config.toml"
+    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
+    with pytest.raises(ob.RunFolderError, match=r"the config or the model has changed"):
+        api.resume(tmp_path / "run")
+
+
+def test_a_folder_with_a_lost_file_is_not_resumed(tmp_path: pathlib.Path) -> None:
+    api.execute(experiment(), out=tmp_path / "run", watch=interrupt_after(7))
+    (tmp_path / "run/metrics.jsonl").unlink()
+    with pytest.raises(ob.RunFolderError, match=r"metrics\.jsonl or updates\.npy is missing"):
+        api.resume(tmp_path / "run")
+
+
+def test_a_resumed_run_that_fails_keeps_its_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier process has begun is not this one's to remove."""
+    api.execute(experiment(), out=tmp_path / "run", watch=interrupt_after(7))
+    checkpoint.clear(tmp_path / "run/checkpoint")
+
+    def full(self: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session.ServerSession, "turn", full)
+        with pytest.raises(ob.RunFolderError, match="no space left"):
+            api.resume(tmp_path / "run")
+    assert api.resume(tmp_path / "run").summary["rounds"] == 20
+
+
+def test_pruning_keeps_two_that_are_whole(tmp_path: pathlib.Path) -> None:
+    for n in range(3):
+        checkpoint.save(tmp_path, {"n": n})
+    (tmp_path / "00000003.json").unlink()  # killed between the two files
+    checkpoint.save(tmp_path, {"n": 3})
+    newest = tmp_path / "00000004.pt"
+    newest.write_bytes(newest.read_bytes()[:-50])
+    state = checkpoint.load(tmp_path, "cpu")
+    assert state is not None
+    assert state["n"] == 1

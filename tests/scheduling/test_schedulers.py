@@ -1,0 +1,183 @@
+"""The schedulers on a transport whose trips are scripted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.support import Quadratics
+
+from offbeat.algorithms import FedBuff
+from offbeat.algorithms.workload import Workload
+from offbeat.environment import Bernoulli, Constant, Environment, HalfNormal
+from offbeat.errors import ConfigError
+from offbeat.messages import Job
+from offbeat.scheduling.schedulers import (
+    Anarchic,
+    Available,
+    Buffered,
+    Continuous,
+    PerArrival,
+    Periodic,
+    Rounds,
+    Scheduler,
+)
+from offbeat.server.events import Arrival, Lost
+from offbeat.server.loop import Loop
+from offbeat.simulation.transport import SimulatedTransport
+
+
+class Script(Environment):
+    """A world in which client i takes seconds[i], or never comes back."""
+
+    seconds: list[float | None]
+
+    def trip(self, seed: int, job: Job, bytes_down: int, bytes_up: int, now: float) -> tuple[float, bool]:
+        seconds = self.seconds[job.client]
+        return (now + 100.0, False) if seconds is None else (now + seconds, True)
+
+
+def scripted(*seconds: float | None) -> Environment:
+    environment = Script()
+    object.__setattr__(environment, "seconds", list(seconds))
+    return environment
+
+
+def start(scheduler: Scheduler, environment: Environment, clients: int) -> Loop:
+    algorithm = FedBuff()
+    algorithm.start(torch.zeros(2), clients)
+    trainer = Quadratics(torch.ones((clients, 2)), lr=0.1, steps=1)
+    loop = Loop(
+        algorithm=algorithm,
+        scheduler=scheduler,
+        environment=environment,
+        transport=SimulatedTransport(environment, trainer, 0),
+        clients=clients,
+        workload=lambda _: Workload(1),
+        seed=0,
+    )
+    loop.start()
+    return loop
+
+
+def test_rounds_wait_for_the_slowest() -> None:
+    loop = start(Rounds(concurrency=3), scripted(1.0, 2.0, 7.0), 3)
+    times = []
+    while loop.algorithm.version < 3:
+        outcome = loop.turn()
+        if outcome.stepped:
+            times.append(outcome.now)
+        assert outcome.staleness == 0
+    assert times == [7.0, 14.0, 21.0]
+
+
+def test_rounds_do_not_wait_for_who_is_given_up() -> None:
+    loop = start(Rounds(concurrency=3), scripted(1.0, 2.0, None), 3)
+    outcomes = [loop.turn() for _ in range(3)]
+    assert [o.stepped for o in outcomes] == [False, False, True]
+    assert isinstance(outcomes[-1].event, Lost)
+    assert loop.transport.now == 100.0
+
+
+def test_a_round_with_nobody_left_keeps_x_and_goes_on() -> None:
+    loop = start(Rounds(concurrency=2), scripted(None, None), 2)
+    loop.turn()
+    assert loop.turn().stepped
+    assert loop.algorithm.version == 1
+    assert not loop.algorithm.x.any()
+
+
+def test_a_deadline_ends_the_round_and_late_updates_do_not_count() -> None:
+    loop = start(Rounds(concurrency=2, deadline=3.0), scripted(1.0, 7.0), 2)
+    steps, late = [], []
+    while loop.algorithm.version < 6:
+        outcome = loop.turn()
+        if outcome.stepped:
+            steps.append(outcome.now)
+        if isinstance(outcome.event, Arrival) and not outcome.aggregated:
+            late.append(outcome.now)
+    # After the deadline only client 0 is free, so its rounds end when it arrives.  Client 1 comes at 7 and counts in no
+    # round; from then on it is drawn again.
+    assert steps[:5] == [3.0, 4.0, 5.0, 6.0, 7.0]
+    assert late == [7.0]
+
+
+def test_buffered_refills_only_after_a_step() -> None:
+    loop = start(Buffered(concurrency=4, buffer=2), scripted(*[1.0] * 8), 8)
+    busy = []
+    for _ in range(6):
+        loop.turn()
+        busy.append(loop.pool.busy)
+    assert busy == [3, 4, 3, 4, 3, 4]
+
+
+def test_keep_busy_refills_at_once() -> None:
+    loop = start(Continuous(concurrency=4, buffer=2), scripted(*[1.0] * 8), 8)
+    for n in range(1, 9):
+        outcome = loop.turn()
+        assert loop.pool.busy == 4
+        assert outcome.stepped == (n % 2 == 0)
+
+
+def test_per_arrival_steps_every_time() -> None:
+    loop = start(PerArrival(concurrency=3), scripted(*[1.0] * 5), 5)
+    assert all(loop.turn().stepped for _ in range(10))
+
+
+@pytest.mark.parametrize("scheduler", [Buffered(concurrency=2, buffer=2), Continuous(concurrency=2, buffer=2)])
+def test_a_lost_client_is_replaced_so_that_the_buffer_fills(scheduler: Scheduler) -> None:
+    """M = M_c with one lost: without the replacement the server would wait for ever."""
+    loop = start(scheduler, scripted(1.0, None, 1.0, 1.0), 4)
+    for _ in range(50):
+        loop.turn()
+    assert loop.algorithm.version >= 2
+
+
+PLANNED = [Buffered(concurrency=5, buffer=3), Continuous(concurrency=5, buffer=3), PerArrival(concurrency=5)]
+
+
+@pytest.mark.parametrize("scheduler", [*PLANNED, Rounds(concurrency=4), Anarchic(buffer=3)], ids=repr)
+def test_steps_are_made_with_as_many_updates_as_is_said(scheduler: Scheduler) -> None:
+    """A private sum is divided by this number."""
+    loop = start(scheduler, Environment(delay=HalfNormal(), loss=0.0), 6)
+    counts, since = [], 0
+    while loop.algorithm.version < 20:
+        outcome = loop.turn()
+        since += outcome.aggregated
+        if outcome.stepped:
+            counts.append(since)
+            since = 0
+    assert set(counts) == {scheduler.updates}
+    assert Periodic().updates is None
+    assert Available().updates is None
+
+
+def test_who_is_asleep_is_not_asked_and_the_server_looks_again() -> None:
+    environment = Environment(delay=Constant(value=0.25), availability=Bernoulli(probability=0.2, slot=1.0))
+    loop = start(PerArrival(concurrency=3), environment, 4)
+    seen = 0
+    for _ in range(400):
+        outcome = loop.turn()
+        if isinstance(outcome.event, Arrival):
+            seen += 1
+            assert environment.awake(0, outcome.event.job.client, outcome.event.sent)
+    assert seen > 50
+
+
+def test_more_updates_than_clients_is_refused() -> None:
+    with pytest.raises(ConfigError, match="buffer: 11 updates a step can never come from concurrency = 10"):
+        Buffered(concurrency=10, buffer=11)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "buffer", "largest"), [(15, 10, 3), (20, 10, 4), (25, 10, 5), (20, 15, 2), (20, 5, 9)]
+)
+def test_staleness_of_the_ca2fl_experiments(concurrency: int, buffer: int, largest: int) -> None:
+    """Wang et al., tables 4: N = 100, 500 rounds; the largest delay printed there, and by Little's law a mean of
+    about M_c/M − 1.  Another seed moves the largest one by one."""
+    loop = start(Buffered(concurrency=concurrency, buffer=buffer), Environment(delay=HalfNormal()), 100)
+    taus = []
+    while loop.algorithm.version < 500:
+        outcome = loop.turn()
+        taus.append(outcome.staleness)
+    assert abs(max(taus) - largest) <= 1
+    assert abs(sum(taus) / len(taus) - (concurrency / buffer - 1)) < 0.1
