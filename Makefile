@@ -1,32 +1,45 @@
-# `make run` compares asynchronous rules, `make test` runs every check, `make docs` builds the site.
-# All of them set up .venv first.
+# make run    compare asynchronous algorithms on a small data set (installs the base dependencies only)
+# make check  lint, types and the fast tests: at most two minutes on two cores, for work in progress
+# make test   lint, types and every test
+# make docs   build the site
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt
+REQUIREMENTS := pyproject.toml requirements/constraints.txt
+RUN_STAMP := $(VENV)/.run-installed
+TEST_STAMP := $(VENV)/.test-installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test lint docs clean
+.PHONY: run check test lint docs clean
 
-run: $(STAMP)
+run: $(RUN_STAMP)
 	$(BIN)/offbeat sweep preset:digits-compare --seeds 0,1,2 --out runs/digits-compare
 
-test: $(STAMP) lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+check: $(TEST_STAMP) lint
+	$(PYTEST) -m "not slow"
 
-lint: $(STAMP)
+test: $(TEST_STAMP) lint
+	$(PYTEST)
+
+lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(STAMP)
+docs: $(TEST_STAMP)
 	$(BIN)/mkdocs build --strict
 
-$(STAMP): pyproject.toml requirements/constraints.txt
+$(RUN_STAMP): $(REQUIREMENTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt --editable ".[dev,flower,privacy,ray,serve,track,docs]"
-	touch $(STAMP)
+	$(PIP) --editable .
+	touch $@
+
+$(TEST_STAMP): $(RUN_STAMP)
+	$(PIP) --editable ".[dev,flower,privacy,ray,serve,track,docs]"
+	touch $@
 
 clean:
 	rm -rf $(VENV) runs site
