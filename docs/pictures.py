@@ -14,10 +14,10 @@ from matplotlib.patches import Patch
 
 import offbeat as ob
 from offbeat.data import Digits, Partition, data_dir
-from offbeat.experiments.data import Data
+from offbeat.environment import ByLabel, Constant, Delay, HalfNormal, LogNormal, Mix, Speeds, Trip
 from offbeat.models import LR
-from offbeat.seeds import key
-from offbeat.world import ByLabel, Constant, Delay, HalfNormal, LogNormal, Mix, Speeds, Trip
+from offbeat.random import key
+from offbeat.runs.data import Data
 
 IMAGES = pathlib.Path(__file__).resolve().parent / "images"
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "0.55"
@@ -30,10 +30,10 @@ def run(**settings: Any) -> tuple[ob.Result, Any]:
     base: dict[str, Any] = {
         "data": Digits(),
         "clients": 50,
-        "partition": ob.Dirichlet(alpha=0.1),
+        "partition": ob.partitions.Dirichlet(alpha=0.1),
         "model": LR(),
         "client": ob.SGD(lr=0.1, epochs=2, batch_size=16),
-        "executor": "vectorised",
+        "executor": "vectorized",
         "rounds": 100_000,
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -52,16 +52,16 @@ def panels(count: int, height: float = 3.0, **more: Any) -> tuple[Figure, Any]:
 def timeline() -> Figure:
     """Eight clients under a synchronous and under an asynchronous server: who works when, and on how old a model."""
     seconds = 30.0
-    world = ob.World(delay=Speeds(seconds_per_step=(1.0, 0.5, 0.3, 0.4, 0.35, 0.6, 0.45, 2.2), jitter=0.15))
+    environment = ob.Environment(delay=Speeds(seconds_per_step=(1.0, 0.5, 0.3, 0.4, 0.35, 0.6, 0.45, 2.2), jitter=0.15))
     figure, axes = panels(2, 3.3, sharey=True)
     servers: tuple[tuple[str, ob.Algorithm, Any], ...] = (
         ("synchronous: rounds of 4", ob.FedAvg(), ob.Rounds(concurrency=4)),
         ("asynchronous: 4 busy, a step every 2nd arrival", ob.FedBuff(), ob.Buffered(concurrency=4, buffer=2)),
     )
-    for each, (title, algorithm, dispatch) in zip(axes, servers, strict=True):
+    for each, (title, algorithm, scheduler) in zip(axes, servers, strict=True):
         result, trips = run(
-            algorithm=algorithm, dispatch=dispatch, world=world, clients=8, client=ob.SGD(steps=5),
-            partition=ob.IID(), virtual_seconds=2 * seconds, evaluation=1,
+            algorithm=algorithm, scheduler=scheduler, environment=environment, clients=8, client=ob.SGD(steps=5),
+            partition=ob.partitions.IID(), virtual_seconds=2 * seconds, evaluation=1,
         )  # fmt: skip
         for trip in trips:
             each.barh(trip["client"], trip["time"] - trip["sent"], 0.7, trip["sent"],
@@ -83,8 +83,8 @@ def staleness() -> Figure:
     """How old updates are: spread in one run, and in the mean over the number of busy clients."""
 
     def trips(busy: int, buffer: int) -> Any:
-        dispatch, client = ob.Buffered(concurrency=busy, buffer=buffer), ob.SGD(steps=1, batch_size=1)
-        return run(algorithm=ob.FedBuff(), dispatch=dispatch, client=client, rounds=150, evaluation=1000)[1]
+        scheduler, client = ob.Buffered(concurrency=busy, buffer=buffer), ob.SGD(steps=1, batch_size=1)
+        return run(algorithm=ob.FedBuff(), scheduler=scheduler, client=client, rounds=150, evaluation=1000)[1]
 
     figure, (left, right) = panels(2)
     for colour, busy in ((GREEN, 15), (BLUE, 20), (ORANGE, 40)):
@@ -114,11 +114,15 @@ def concurrency() -> Figure:
         for n in numbers:
             seeds = [
                 run(
-                    algorithm=algorithm(), dispatch=ob.Buffered(concurrency=n, buffer=5), seed=seed,
-                    world=ob.World(delay=STRAGGLERS), rounds=100, evaluation=ob.Evaluation(every=5, target=0.85),
+                    algorithm=algorithm(),
+                    scheduler=ob.Buffered(concurrency=n, buffer=5),
+                    seed=seed,
+                    environment=ob.Environment(delay=STRAGGLERS),
+                    rounds=100,
+                    evaluation=ob.Evaluation(every=5, target=0.85),
                 )[0].summary
                 for seed in range(2)
-            ]  # fmt: skip
+            ]
             times.append(np.mean([each["target_seconds"] for each in seeds]))
             work.append(np.mean([each["target_bytes_up"] / (4 * each["parameters"]) for each in seeds]))
         left.plot(numbers, times, color=colour, marker="o", markersize=4, label=label)
@@ -133,10 +137,10 @@ def partitions() -> Figure:
     """The same data, dealt out more and more unevenly."""
     figure, axes = panels(4, 2.7, sharey=True)
     laws: tuple[tuple[str, Partition], ...] = (
-        ("iid", ob.IID()),
-        ("dirichlet, alpha = 1", ob.Dirichlet(alpha=1.0)),
-        ("dirichlet, alpha = 0.1", ob.Dirichlet(alpha=0.1)),
-        ("classes = 2", ob.Classes(classes=2)),
+        ("iid", ob.partitions.IID()),
+        ("dirichlet, alpha = 1", ob.partitions.Dirichlet(alpha=1.0)),
+        ("dirichlet, alpha = 0.1", ob.partitions.Dirichlet(alpha=0.1)),
+        ("classes = 2", ob.partitions.LabelShards(classes=2)),
     )
     for each, (title, law) in zip(axes, laws, strict=True):
         counts = Data(source=Digits(), clients=20, partition=law).load(data_dir(), seed=0).label_counts()
@@ -170,20 +174,26 @@ def delays() -> Figure:
     return figure
 
 
-def memory() -> Figure:
+def cache() -> Figure:
     """Clients that are seldom there, and whose data nobody else has."""
     figure, (left, right) = panels(2, 3.1)
-    world = ob.World(delay=Constant(value=0.5), availability=ByLabel(least=0.1))
+    environment = ob.Environment(delay=Constant(value=0.5), availability=ByLabel(least=0.1))
     rules: tuple[tuple[str, str, ob.Algorithm], ...] = (
         (ORANGE, "FedAvg: whoever is there", ob.FedAvg()),
-        (GREY, "FedAvg-IS: weights 1/p", ob.FedAvgIS()),
+        (GREY, "FedAvg-IS: weights 1/p", ob.algorithms.FedAvgIS()),
         (BLUE, "MIFA: remembers the absent", ob.MIFA(wait_for_all=False)),
     )
     for colour, label, rule in rules:
         result, _ = run(
-            algorithm=rule, dispatch=ob.Available(), world=world, clients=30, partition=ob.Classes(classes=1),
-            client=ob.SGD(lr=0.1, steps=5, batch_size=16), rounds=120, evaluation=2,
-        )  # fmt: skip
+            algorithm=rule,
+            scheduler=ob.schedulers.Available(),
+            environment=environment,
+            clients=30,
+            partition=ob.partitions.LabelShards(classes=1),
+            client=ob.SGD(lr=0.1, steps=5, batch_size=16),
+            rounds=120,
+            evaluation=2,
+        )
         x = [line["version"] for line in result.metrics]
         left.plot(x, [100 * line["accuracy"] for line in result.metrics], color=colour, linewidth=1.5, label=label)
     left.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
@@ -191,9 +201,13 @@ def memory() -> Figure:
     left.legend(frameon=False, fontsize=8, loc="lower right")
     for colour, label, buffered in ((ORANGE, "FedBuff: forgets", ob.FedBuff()), (BLUE, "CA²FL: remembers", ob.CA2FL())):
         result, _ = run(
-            algorithm=buffered, dispatch=ob.Buffered(concurrency=20, buffer=10),
-            world=ob.World(delay=STRAGGLERS), partition=ob.Dirichlet(alpha=0.05), virtual_seconds=100.0, evaluation=2,
-        )  # fmt: skip
+            algorithm=buffered,
+            scheduler=ob.Buffered(concurrency=20, buffer=10),
+            environment=ob.Environment(delay=STRAGGLERS),
+            partition=ob.partitions.Dirichlet(alpha=0.05),
+            virtual_seconds=100.0,
+            evaluation=2,
+        )
         x = [line["virtual_seconds"] for line in result.metrics]
         right.plot(x, [100 * line["accuracy"] for line in result.metrics], color=colour, linewidth=1.2, label=label)
     right.set(xlabel="virtual time (s)", ylabel="test accuracy (%)", ylim=(0, 100))
@@ -202,7 +216,7 @@ def memory() -> Figure:
     return figure
 
 
-PICTURES: tuple[Callable[[], Figure], ...] = (timeline, staleness, concurrency, partitions, delays, memory)
+PICTURES: tuple[Callable[[], Figure], ...] = (timeline, staleness, concurrency, partitions, delays, cache)
 
 
 def draw(folder: pathlib.Path) -> Iterator[pathlib.Path]:

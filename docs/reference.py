@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from offbeat.algorithms import Algorithm
 from offbeat.data import Source
-from offbeat.experiments.config import CHOICES
-from offbeat.experiments.data import Data
-from offbeat.experiments.experiment import Experiment
-from offbeat.options import Bound, Options, hints
+from offbeat.options import Options, bounds, hints
+from offbeat.runs.config import CHOICES
+from offbeat.runs.data import Data
+from offbeat.runs.experiment import Experiment
 
 NUMBERS = {int: "whole number", float: "number"}
 
@@ -126,7 +126,7 @@ def _choices(section: Section, found: dict[type, Section]) -> Iterator[str]:
         yield f"### `{name}` {{ #{section.anchor}-{name} }}"
         yield _says(kind)
         if issubclass(kind, Algorithm):
-            yield "Dispatches: " + ", ".join(f"[`{each}`](#dispatch-{each})" for each in kind.dispatches) + "."
+            yield "Schedulers: " + ", ".join(f"[`{each}`](#scheduler-{each})" for each in kind.schedulers) + "."
         if own:
             yield "\n".join(_rows(kind, own, found))
 
@@ -157,8 +157,7 @@ def _type(annotation: Any, found: dict[type, Section], many: str = "") -> str:
     if inner is not None:
         return f"[a name or a table](#{found[inner].anchor})"
     if origin is Annotated:
-        bound = next((str(part) for part in args[1:] if isinstance(part, Bound)), "")
-        return _type(args[0], found, many) + bound.removeprefix("a number").removeprefix("a finite number")
+        return f"{_type(args[0], found, many)} {bounds(args[1:])}".rstrip()
     if origin in (Union, types.UnionType):
         return " or ".join(_type(arm, found, many) for arm in args if arm is not type(None))
     if origin is Literal:
