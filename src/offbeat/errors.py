@@ -1,7 +1,7 @@
-"""Everything offbeat raises on purpose.
+"""Exceptions that offbeat raises on purpose.
 
-OffbeatError             anything the user can mend; the command line prints it and exits with status 2
-├── ConfigError          a key, a value or a combination of them that cannot work
+OffbeatError             anything that a user can fix; the command line prints it and exits with status 2
+├── ConfigError          a key, a value or a combination of settings that cannot work
 ├── DataError            files that are missing, damaged or of the wrong shape
 ├── DivergenceError      training produced a number that is not finite
 └── RunFolderError       a run folder that cannot be written, read or resumed
@@ -14,11 +14,16 @@ from collections.abc import Iterable
 
 
 class OffbeatError(Exception):
-    """Base of all errors that a user can mend."""
+    """Base class of all errors that a user can fix."""
 
 
 class ConfigError(OffbeatError):
-    """A setting that cannot work.  `key` is its dotted name when it is known, so that callers can prefix it."""
+    """A setting that cannot work.
+
+    Args:
+        message: What is wrong, what is valid, and what to do.
+        key: Dotted name of the setting where it is known, so that callers can prefix it.
+    """
 
     def __init__(self, message: str, *, key: str = "") -> None:
         self.key = key
@@ -26,7 +31,7 @@ class ConfigError(OffbeatError):
         super().__init__(f"{key}: {message}" if key else message)
 
     def within(self, table: str) -> ConfigError:
-        """The same error seen from outside: `eta` of table `algorithm` becomes `algorithm.eta`."""
+        """Return the error with its key prefixed by a table: `eta` becomes `algorithm.eta`."""
         return ConfigError(self.message, key=".".join(part for part in (table, self.key) if part))
 
 
@@ -43,7 +48,7 @@ class RunFolderError(OffbeatError):
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:
-    """A sentence that lists the valid names and points at the closest one."""
+    """Return a sentence that lists the valid names and suggests the closest one."""
     names = list(valid)
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -51,5 +56,5 @@ def nearest(name: object, valid: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what it says; its kind where it says nothing."""
+    """Return the first line of an error's message, or its class name if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""The two things that travel: a `Job` from the server to a client, an `Update` back."""
+"""The two messages of federated learning: a `Job` from the server to a client, and an `Update` back."""
 
 from __future__ import annotations
 
@@ -13,51 +13,49 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(kind: type[T]) -> type[T]:
-    """A dataclass that is never changed once it is made.
+    """Make a class an immutable record.
 
-    mypy sees to that.  At run time it is not frozen: a frozen one takes several times as long to make, and the loop
-    makes a handful of them for every event.
+    mypy enforces immutability. At run time the dataclass is not frozen: creating a frozen one takes several times as
+    long, and the loop creates a handful of records per event.
     """
     return dataclass(slots=True)(kind)
 
 
 @record
 class Job:
-    """A request to train.  `x` is shared between all jobs of one version, never copied and never changed."""
+    """A request to train. All jobs of one version share `x`, which is never copied and never modified."""
 
     id: int
     client: int
-    version: int  # of x: what the client downloads
+    version: int  # version of x
     x: Tensor
-    steps: int  # local steps that the client is asked for
-    seed: int  # everything random about this trip follows from it
-    rate: float = 1.0  # the client's local rate is multiplied by this
-    peer_seconds: float = 0.0  # what talking to other clients takes
-    compression_rate: float | None = None  # instead of the codec's own
-    extra: Mapping[str, Tensor] = field(default_factory=dict)  # what goes down beside x
-    last_accepted_job: int | None = (
-        None  # the client's last job whose update was let in, 0 for none; None where none is refused
-    )
+    steps: int  # local steps that the server requests
+    seed: int  # determines everything random about this job
+    rate: float = 1.0  # factor of the client's learning rate
+    peer_seconds: float = 0.0  # time spent on communication with other clients
+    compression_rate: float | None = None  # overrides the codec's own rate
+    extra: Mapping[str, Tensor] = field(default_factory=dict)  # auxiliary vectors sent along with x
+    last_accepted_job: int | None = None  # the client's last accepted job, 0 for none; None where all are accepted
 
 
 @record
 class Update:
-    """What a client did with a job: delta = x_K − x, pointing downhill.
+    """The result of a job: delta = x_K − x, which points downhill.
 
-    An update's tensors are its own and are never changed after they were handed over, by nobody: who wants to keep
-    them, such as a server's memory, need not copy.
+    Nobody modifies an update's tensors after it was handed over. An update cache may therefore keep them without a
+    copy.
     """
 
     job: int
     client: int
-    version: int  # the version it started from
+    version: int  # version that the client started from
     delta: Tensor
-    steps: int  # local steps that it really did
-    examples: int  # size of its data
-    wire_bytes: int  # what the upload cost
-    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    steps: int  # local steps that the client performed
+    examples: int  # number of the client's training examples
+    wire_bytes: int  # size of the upload
+    extra: Mapping[str, Tensor] = field(default_factory=dict)  # auxiliary vectors
 
 
 def parts(message: Any) -> dict[str, Any]:
-    """A record as a dict whose tensors are still shared (`dataclasses.asdict` would copy them)."""
+    """Return a record as a dict that shares its tensors; `dataclasses.asdict` would copy them."""
     return {field.name: getattr(message, field.name) for field in fields(message)}

@@ -1,6 +1,7 @@
-"""The payload of an update: what a client sends, as bytes.
+"""The payload of an update: the bytes that a client sends.
 
-A checksum of all that follows, the length of the head, the head (a little JSON), and the vectors one behind the other.
+A payload consists of a checksum of everything that follows, the length of the header, the header (a small JSON object),
+and the vectors one after another.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from offbeat.errors import OffbeatError
 from offbeat.messages import Job, Update
 from offbeat.vectors import Layout
 
-HEAD = 1 << 16  # bytes of a head, at most
+MAX_HEADER_BYTES = 1 << 16
 
 
 class WireError(OffbeatError):
-    """A reply that makes no sense."""
+    """A payload that cannot be decoded."""
 
 
-def pack(head: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
-    """A small JSON head and some byte strings as one."""
-    text = json.dumps({**head, "parts": {name: len(body) for name, body in parts.items()}}).encode()
+def pack(header: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
+    """Return a payload with a JSON header and named byte strings."""
+    text = json.dumps({**header, "parts": {name: len(body) for name, body in parts.items()}}).encode()
     return sealed(struct.pack("<I", len(text)) + text, *parts.values())
 
 
 def sealed(*bodies: bytes) -> bytes:
-    """Byte strings as one behind their checksum: what a network or a disk has damaged on the way is not read."""
+    """Return byte strings joined and preceded by their checksum, which reveals damage by a network or a disk."""
     checksum = 0
     for body in bodies:
         checksum = zlib.crc32(body, checksum)
@@ -41,47 +42,55 @@ def sealed(*bodies: bytes) -> bytes:
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The inverse of `pack`."""
+    """Return the header and the byte strings of a payload.
+
+    Raises:
+        WireError: The payload is damaged or was not made by `pack`.
+    """
     try:
         checksum, length = struct.unpack_from("<II", payload)
         if checksum != zlib.crc32(memoryview(payload)[4:]):
-            raise ValueError("its checksum is another: damaged on the way, or of another version of offbeat")
-        if length > HEAD:
-            raise ValueError(f"a head of {length} bytes")
-        head: dict[str, Any] = json.loads(payload[8 : 8 + length])
-        place, parts = 8 + length, {}
-        for name, size in head.pop("parts").items():
+            raise ValueError("the checksum does not match: damaged in transit, or sent by another version of offbeat")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"the header has {length} bytes, at most {MAX_HEADER_BYTES} are allowed")
+        header: dict[str, Any] = json.loads(payload[8 : 8 + length])
+        position, parts = 8 + length, {}
+        for name, size in header.pop("parts").items():
             if size < 0:
-                raise ValueError(f"a part of {size} bytes")
-            parts[name] = payload[place : place + size]
-            place += size
+                raise ValueError(f"a part has {size} bytes")
+            parts[name] = payload[position : position + size]
+            position += size
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WireError(f"not a payload of offbeat: {error}") from error
-    if place != len(payload):
-        raise WireError(f"a payload of {len(payload)} bytes, {place} expected")
-    return head, parts
+        raise WireError(f"not a valid payload: {error}") from error
+    if position != len(payload):
+        raise WireError(f"the payload has {len(payload)} bytes, {position} expected")
+    return header, parts
 
 
 def encode_update(update: Update, codec: Codec, layout: Layout, job: Job) -> bytes:
-    """An update as its client sends it; `update.delta` is not coded yet."""
-    head = {"job": update.job, "version": update.version, "steps": update.steps, "examples": update.examples}
+    """Return the payload of an update whose Δ is not encoded yet."""
+    header = {"job": update.job, "version": update.version, "steps": update.steps, "examples": update.examples}
     if isinstance(codec, Raw):
-        head["raw"] = True
+        header["raw"] = True
     delta = codec.encode(update.delta, layout, job.seed, job.compression_rate)
-    return pack(head, {"delta": delta, **{name: raw(value) for name, value in update.extra.items()}})
+    return pack(header, {"delta": delta, **{name: raw(value) for name, value in update.extra.items()}})
 
 
 def decode_update(payload: bytes, codec: Codec, layout: Layout, job: Job) -> Update:
-    """The update of a job as its client describes it; whether it may be used is the gate's to say."""
-    head, parts = unpack(payload)
+    """Return the update that a payload describes; `UpdateValidator` decides whether it is accepted.
+
+    Raises:
+        WireError: The payload cannot be decoded.
+    """
+    header, parts = unpack(payload)
     try:
-        codec, body = Raw() if head.get("raw") else codec, parts.pop("delta")
-        if len(body) != (expected := codec.size(layout, job.compression_rate)):  # also what would decode to too much
-            raise ValueError(f"Δ in {len(body)} bytes, {expected} expected")
+        codec, body = Raw() if header.get("raw") else codec, parts.pop("delta")
+        if len(body) != (expected := codec.size(layout, job.compression_rate)):  # before it is decoded
+            raise ValueError(f"Δ has {len(body)} bytes, {expected} expected")
         delta = codec.decode(body, layout).to(job.x.device)
         extra = {name: vector(body).to(job.x.device) for name, body in parts.items()}
-        number, version, steps, examples = (int(head[name]) for name in ("job", "version", "steps", "examples"))
-    except Exception as error:  # what a client sends may be anything
+        number, version, steps, examples = (int(header[name]) for name in ("job", "version", "steps", "examples"))
+    except Exception as error:  # a client may send anything
         raise WireError(f"the update cannot be decoded: {error!r}") from error
     return Update(
         job=number, client=job.client, version=version, delta=delta, steps=steps,
@@ -90,10 +99,10 @@ def decode_update(payload: bytes, codec: Codec, layout: Layout, job: Job) -> Upd
 
 
 def raw(vector: Tensor) -> bytes:
-    """Numbers as they are, of four bytes each."""
+    """Return a vector as float32 bytes."""
     return vector.detach().cpu().to(torch.float32).numpy().tobytes()
 
 
 def vector(body: bytes) -> Tensor:
-    """The inverse."""
+    """Return the vector of float32 bytes."""
     return torch.frombuffer(bytearray(body), dtype=torch.float32)

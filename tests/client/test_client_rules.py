@@ -44,7 +44,7 @@ class Quadratic:
 
 def begin(rule: ClientRule, x: Tensor) -> State:
     """With something beside x and something kept that are not zero, and a row's is the same in any stack."""
-    kept: State = dict.fromkeys(rule.keeps, 0.3 * x - 0.1)
+    kept: State = dict.fromkeys(rule.client_state, 0.3 * x - 0.1)
     return rule.begin(x, {"c": torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype)}, kept)
 
 
@@ -156,7 +156,7 @@ def test_what_is_sent_and_kept_is_what_the_rule_says(rule: ClientRule) -> None:
     x = torch.ones((3, D))
     sent, kept = rule.finish(x + 1, x, 0.1, 2.0, begin(rule, x))
     assert tuple(sent) == rule.sends
-    assert tuple(kept) == rule.keeps
+    assert tuple(kept) == rule.client_state
     assert all(value.shape == x.shape for value in (*sent.values(), *kept.values()))
     assert (rule.server() is not None) == isinstance(rule, Scaffold)
 
@@ -239,7 +239,7 @@ def test_epochs_and_steps_exclude_each_other() -> None:
         with pytest.raises(ConfigError) as caught:
             kind(epochs=2, steps=5)
         assert caught.value.key == "steps"
-        assert str(caught.value) == "steps: 5 given beside epochs = 2: give one of the two"
+        assert str(caught.value) == "steps: 5 given with epochs = 2; set only one of the two"
 
 
 def test_names_and_bounds() -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offbeat.server.pool import PATIENCE, SHARE, Pool
+from offbeat.server.pool import MIN_MISSES, MISS_SHARE, Pool
 
 
 class Lists:
@@ -56,7 +56,7 @@ def test_columns_are_lists(clients: int, counts: list[int], data: st.DataObject)
         assert told(again) == told(pool)
         assert [again._uniform() for _ in range(3)] == [pool._uniform() for _ in range(3)]
         pool.draws -= 3
-        pool._ahead = []
+        pool._numbers = []
 
 
 def test_few_that_are_awake_are_found_among_many() -> None:
@@ -75,7 +75,7 @@ def test_few_that_are_awake_are_found_among_many() -> None:
     assert asked < clients / 2
     assert Pool(clients, seed=0).draw(1, lambda client: client == 5) == [5]
     assert Pool(clients, seed=0).draw(1, lambda _: False) == []
-    assert PATIENCE * SHARE > 2000, "with up to 2,000 clients draws are what they have always been"
+    assert MIN_MISSES * MISS_SHARE > 2000, "with up to 2,000 clients draws are what they have always been"
 
 
 def resident() -> int:

@@ -1,4 +1,4 @@
-"""Which examples a job trains on, step by step."""
+"""The batches of a job."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Indices = NDArray[np.int64]
 
 
 def plan(examples: int, batch_size: int, steps: int, seed: int) -> tuple[Indices, Indices]:
-    """Positions (steps, B) in a client's data and how many of each row count (steps,); the rest is padding with 0.
+    """Return a job's batches: positions (steps, B) in the client's data and the valid count per row (steps,).
 
-    The data is shuffled anew for every pass, and the last batch of a pass may be short, as with an ordinary loader.
+    The data is reshuffled for every epoch, and the last batch of an epoch may be short, as with an ordinary data
+    loader. Short rows are padded with 0.
     """
     positions, counts = plans([examples], batch_size, [steps], [seed])
     return positions[:, 0], counts[:, 0]
@@ -24,9 +25,9 @@ def plan(examples: int, batch_size: int, steps: int, seed: int) -> tuple[Indices
 def plans(
     examples: Sequence[int], batch_size: int, steps: Sequence[int], seeds: Sequence[int]
 ) -> tuple[Indices, Indices]:
-    """The plans of many jobs side by side: positions (most steps, jobs, B) and counts (most steps, jobs).
+    """Return the batches of many jobs: positions (most steps, jobs, B) and valid counts (most steps, jobs).
 
-    Jobs with equally many examples are shuffled together: a shuffle is the order of random words.
+    Jobs with the same number of examples are shuffled together; a shuffle is the sort order of random words.
     """
     sizes = np.asarray(examples)
     positions = np.zeros((max(steps), len(sizes), min(batch_size, int(sizes.max()))), dtype=np.int64)

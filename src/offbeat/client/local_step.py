@@ -1,8 +1,8 @@
 """Local steps, on a CPU parameter by parameter where the rule allows it.
 
-A gradient that is put together from the parameters' own only to be read once costs two passes over memory, and a step
-costs three.  Where a layer knows its weight's gradient as a product, and the step is plain, without weight decay, that
-product is added to the weight as it is computed, and there is no gradient at all.
+Concatenating the gradients of all parameters into one vector, which is read only once, costs two passes over memory; a
+step costs three. Where a layer's weight gradient is a product and the step is plain SGD without weight decay, the
+product is added to the weight while it is computed, and no gradient is stored at all.
 """
 
 from __future__ import annotations
@@ -17,51 +17,59 @@ from offbeat.vectors import Layout, empty_hugepages_like
 
 
 class GradientFactors:
-    """Gradients of stacked weights as the factors of a product, for whoever will multiply them."""
+    """Gradients of stacked weights as factors of a product that has not been computed yet."""
 
     def __init__(self) -> None:
-        self.wanted: dict[int, int] = {}  # which weight lies at an address
-        self.found: list[tuple[int, Tensor, Tensor]] = []  # which weight, slopes (n, B, out), rows (n, B, in)
+        self.wanted: dict[int, int] = {}  # index of the weight at each address
+        self.found: list[tuple[int, Tensor, Tensor]] = []  # weight, grad_output (n, B, out), rows (n, B, in)
 
     def want(self, leaves: Sequence[Tensor]) -> None:
-        """Those of these, from now on."""
+        """Collect factors for the given weights from now on."""
         self.wanted, self.found = {leaf.data_ptr(): i for i, leaf in enumerate(leaves)}, []
 
     def take(self, weight: Tensor, grad_output: Tensor, rows: Tensor) -> bool:
-        """False where this weight's gradient, slopesᵀ·rows, is to be computed as usual."""
+        """Store the factors of a gradient grad_outputᵀ·rows; return False if it must be computed as usual."""
         place = self.wanted.get(weight.data_ptr())
         if place is not None:
             self.found.append((place, grad_output, rows))
         return place is not None
 
     def given(self) -> list[tuple[int, Tensor, Tensor]]:
-        """What was found; no more is wanted."""
+        """Return the collected factors and stop collecting."""
         found, self.found, self.wanted = self.found, [], {}
         return found
 
 
 class LocalStepper:
-    """From x (…, d) along gradients: one of the whole vector, or one for each parameter of the layout."""
+    """Performs the local steps of one job (d,) or of a stack of jobs (n, d).
+
+    Args:
+        rule: The local rule.
+        layout: Layout of the model's vector.
+        x: The model that the clients received.
+        state: The state with which the jobs start.
+        factors: Collects factored gradients of a stacked model, if it has any.
+    """
 
     def __init__(
         self, rule: ClientRule, layout: Layout, x: Tensor, state: State, factors: GradientFactors | None = None
     ) -> None:
         self.rule, self.layout, self.x = rule, layout, x
-        self.apart = rule.elementwise and x.device.type == "cpu"  # a GPU has more to do with many short steps
+        self.apart = rule.elementwise and x.device.type == "cpu"  # on a GPU many short operations are slower
         widths = layout.sizes if self.apart else [layout.dim]
         self.xs = torch.split(x, widths, dim=-1)
         self.ys = list(self.xs)
         cut = {name: torch.split(value, widths, dim=-1) for name, value in state.items()}
         self.states: list[State] = [{name: parts[i] for name, parts in cut.items()} for i in range(len(widths))]
-        self.bare = rule.plain and not rule.weight_decay  # no gradient, no step
+        self.bare = rule.plain and not rule.weight_decay  # a missing gradient means no change
         self.factors = factors if self.apart and self.bare else None
 
     def leaves(self, rows: int | None = None) -> list[Tensor]:
-        """What to differentiate by, for the first rows."""
+        """Return the tensors to differentiate with respect to, for the first rows."""
         return [y[:rows].detach().requires_grad_() for y in self.ys]
 
     def parameters(self, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The leaves as the model wants them."""
+        """Return the leaves as named parameters of the model."""
         if not self.apart:
             return self.layout.unflatten(leaves[0])
         if self.factors is not None:
@@ -71,7 +79,7 @@ class LocalStepper:
 
     @torch.no_grad()
     def step(self, loss: Tensor, leaves: Sequence[Tensor], lr: Number) -> None:
-        """One step of the rows that the leaves have."""
+        """Perform one step for the rows that the leaves have."""
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         if self.factors is not None:
             for product in self.factors.given():
@@ -88,7 +96,7 @@ class LocalStepper:
             self.states[i] = {name: _onto(self.states[i][name], value) for name, value in after.items()}
 
     def _add_product(self, i: int, grad_output: Tensor, rows: Tensor, lr: Number) -> None:
-        """y_i − lr·slopesᵀ·rows, in y's place if that is not x's."""
+        """Subtract lr·grad_outputᵀ·rows from y_i, in place unless y_i still shares its memory with x."""
         y = self.ys[i][: len(rows)].view(len(rows), grad_output.shape[2], rows.shape[2])
         down = grad_output.mul(-lr[..., None] if isinstance(lr, Tensor) else -lr).transpose(1, 2)
         if self.ys[i] is self.xs[i]:
@@ -97,7 +105,7 @@ class LocalStepper:
             y.baddbmm_(down, rows)
 
     def delta(self) -> Tensor:
-        """y − x in one vector."""
+        """Return y − x as one vector."""
         out = empty_hugepages_like(self.x)
         widths = [y.shape[-1] for y in self.ys]
         for y, x, part in zip(self.ys, self.xs, torch.split(out, widths, dim=-1), strict=True):
@@ -105,13 +113,13 @@ class LocalStepper:
         return out
 
     def end(self) -> tuple[Tensor, State]:
-        """y and the state, whole again."""
+        """Return y and the state as whole vectors."""
         state = {name: torch.cat([part[name] for part in self.states], dim=-1) for name in self.states[0]}
         return torch.cat(self.ys, dim=-1), state
 
 
 def _owned(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The rule may write into them: parameters that are only added up have one and the same."""
+    """Return gradients that the rule may overwrite; parameters that are only added share one gradient."""
     seen: set[int] = set()
     own: list[Tensor | None] = []
     for g in gradients:
@@ -122,5 +130,5 @@ def _owned(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 
 def _onto(old: Tensor, new: Tensor) -> Tensor:
-    """The old rows with the new ones in place of the first."""
+    """Return the old rows with the first ones replaced."""
     return new if len(new) == len(old) else torch.cat([new, old[len(new) :]])

@@ -38,20 +38,20 @@ class ClientRuntime:
     def __init__(self, context: TrainingContext, compression: Compression | None = None) -> None:
         self.context = context
         self.compression = compression or Compression()
-        self.state = ClientState((*context.rule.keeps, RESIDUAL))
+        self.state = ClientState((*context.rule.client_state, RESIDUAL))
         self.encoder = UpdateEncoder(self.compression, context.layout, self.state)
         self.encode: DeltaEncoder = self.encoder.to_tensor
 
     @property
     def stateful(self) -> bool:
         """Whether clients keep anything between jobs, so that they need to know which updates were accepted."""
-        return bool(self.context.rule.keeps) or self.compression.error_feedback
+        return bool(self.context.rule.client_state) or self.compression.error_feedback
 
     def begin(self, job: Job) -> State:
         """Return the client state with which a job starts, rolled back where its last update was not accepted."""
         self.state.roll_back(job)
         rows = self.state.rows
-        return {name: rows[name].get(job.client, torch.zeros_like(job.x)) for name in self.context.rule.keeps}
+        return {name: rows[name].get(job.client, torch.zeros_like(job.x)) for name in self.context.rule.client_state}
 
     def finish(self, job: Job, delta: Tensor, extra: State, client_state: State) -> Update:
         """Store the client's new state and return its update, encoded as the server will see it."""

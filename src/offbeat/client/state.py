@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import ClassVar
 
 from torch import Tensor
 
 from offbeat.messages import Job
+from offbeat.stateful import Stateful
 
 Snapshot = tuple[int, dict[str, Tensor | None]]  # a client's last job, and its state before that job
 
 
-class ClientState:
+class ClientState(Stateful):
     """One vector per name and client, with rollback.
 
     A client's state changes when it has trained a job; a job that is lost in simulation is never trained and changes
@@ -23,6 +24,8 @@ class ClientState:
     Args:
         names: Names of the vectors that a client can keep.
     """
+
+    state_names: ClassVar[tuple[str, ...]] = ("rows", "snapshots")
 
     def __init__(self, names: Iterable[str]) -> None:
         self.rows: dict[str, dict[int, Tensor]] = {name: {} for name in names}
@@ -57,11 +60,3 @@ class ClientState:
     def nbytes(self) -> int:
         """Bytes of all stored vectors."""
         return sum(value.nbytes for rows in self.rows.values() for value in rows.values())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state by reference."""
-        return {"rows": self.rows, "snapshots": self.snapshots}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.rows, self.snapshots = state["rows"], state["snapshots"]

@@ -55,7 +55,7 @@ def train_job(context: TrainingContext, item: WorkItem, plan: Plan) -> Trained:
             index = torch.from_numpy(batch[:count]).to(context.device)
             stepper.step(batch_loss(context, stepper.parameters(leaves), index), leaves, lr)
     delta, extra, client_state = stepper.delta(), State(), State()
-    if rule.sends or rule.keeps:
+    if rule.sends or rule.client_state:
         y, state = stepper.end()
         extra, client_state = rule.finish(y, job.x, lr, float(job.steps), state)
     if context.buffers.names:

@@ -1,8 +1,7 @@
 """Checkpoints: the whole state of a run, written atomically, the last two kept.
 
-A checkpoint is a file of tensors and plain values (read back with torch's weights-only loader, which runs no code) and
-a small record with its checksum, written after it.  A torn or damaged checkpoint fails its checksum, and the one
-before it is used.
+A checkpoint is a file of tensors and plain values, read with torch's weights-only loader, which runs no code. A small
+record with its checksum is written after it. If a checkpoint is torn or damaged, the previous one is used.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FORMAT = 3
 
 
 def save(folder: pathlib.Path, state: dict[str, Any]) -> None:
-    """Write a new checkpoint, then remove those that are older than the last two."""
+    """Write a new checkpoint, then remove all but the last two."""
     number = max(_numbers(folder), default=0) + 1
     body, part = folder / f"{number:08d}.pt", folder / f".{number:08d}.part"
     try:
@@ -43,7 +42,11 @@ def save(folder: pathlib.Path, state: dict[str, Any]) -> None:
 
 
 def load(folder: pathlib.Path, device: str) -> dict[str, Any] | None:
-    """The newest checkpoint that is whole; None when there is none."""
+    """Return the newest intact checkpoint, or None.
+
+    Raises:
+        RunFolderError: The checkpoint was written by an incompatible version.
+    """
     for number in reversed(_numbers(folder)):
         body, record = folder / f"{number:08d}.pt", folder / f"{number:08d}.json"
         try:
@@ -59,7 +62,7 @@ def load(folder: pathlib.Path, device: str) -> dict[str, Any] | None:
 
 
 def clear(folder: pathlib.Path) -> None:
-    """A finished run needs none."""
+    """Remove all checkpoints."""
     for path in folder.iterdir():
         path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""What a transport reports, and what the loop made of it."""
+"""Events that a transport reports, and the outcome of each turn of the loop."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from offbeat.server.validation import Reason
 
 @record
 class Arrival:
-    """An update came back."""
+    """An update has arrived."""
 
     job: Job
     update: Update
-    sent: float  # when the job left
+    sent: float  # time at which the job was sent
 
 
 @record
 class Lost:
-    """The server has given a trip up; its client is free again."""
+    """A job failed or timed out; its client is idle again."""
 
     job: Job
     sent: float
-    reason: str = ""  # as far as it is known
-    unreadable: bool = False  # something came, and could not be decoded
+    reason: str = ""  # empty if unknown
+    unreadable: bool = False  # whether a reply arrived that could not be decoded
 
 
 @record
 class Tick:
-    """A moment that was asked for with `wake`; `client` is the one that joins by its own will, if any."""
+    """A requested wake-up; `client` is set if it is an anarchic client that joins."""
 
     client: int | None = None
 
@@ -39,30 +39,32 @@ Event = Arrival | Lost | Tick
 
 
 class Transport(Protocol):
-    """Carries jobs out and updates back: simulated (it moves a virtual clock) or real (it waits)."""
+    """Delivers jobs and updates, either in virtual time or in real time."""
 
     untrusted: bool = True
-    """Whether the numbers of updates may be anything: they come from others."""
+    """Whether updates come from outside, so that their values must be checked."""
 
     @property
-    def now(self) -> float: ...
+    def now(self) -> float:
+        """Current time in seconds."""
 
-    def send(self, jobs: Sequence[Job]) -> None: ...
+    def send(self, jobs: Sequence[Job]) -> None:
+        """Send jobs to their clients."""
 
     def wake(self, at: float, client: int | None = None) -> None:
-        """Ask for a `Tick` at that time."""
+        """Request a `Tick` at the given time."""
 
     def receive(self) -> Event:
-        """The next event, in order of time."""
+        """Return the next event in order of time."""
 
 
 @record
 class Outcome:
-    """One turn of the loop: the event, what became of it, and whether the server stepped."""
+    """One turn of the loop: the event, how it was handled, and whether the server stepped."""
 
     now: float
     event: Event
     staleness: int  # of an arrival
-    aggregated: bool  # an arrival that the algorithm took in; a late one in synchronous rounds is not
-    stepped: bool  # a new version was made
-    refused: Reason | None = None  # why what came was not let in
+    aggregated: bool  # whether the algorithm received the update; it does not if a synchronous round is over
+    stepped: bool  # whether there is a new version
+    refused: Reason | None = None  # why the update was rejected

@@ -14,7 +14,7 @@ from offbeat.algorithms.workload import Workload
 from offbeat.environment import Environment
 from offbeat.messages import Job, Update
 from offbeat.random import fold_in_pair, key
-from offbeat.scheduling.schedulers import Anarchic, Scheduler
+from offbeat.scheduling import Scheduler
 from offbeat.server.events import Arrival, Outcome, Tick, Transport
 from offbeat.server.extensions import ServerExtension
 from offbeat.server.pool import Pool
@@ -22,7 +22,24 @@ from offbeat.server.validation import UpdateValidator
 
 
 class Loop:
-    """Receive an event → algorithm → scheduler → send.  Between two turns everything is in `state_dict`."""
+    """Receives an event, passes it to the algorithm, asks the scheduler whether to step, and sends new jobs.
+
+    Between two turns the complete state is in `state_dict`.
+
+    Args:
+        algorithm: The server's rule.
+        scheduler: Decides when to step and how many clients are busy.
+        environment: Availability and local work of clients.
+        transport: Delivers jobs and updates.
+        clients: Number of clients.
+        workload: Returns the work to request from a client.
+        seed: Seed of the run.
+        extension: Server-side state of the client rule, if it has any.
+        validator: Validates updates.
+        auxiliary_sizes: Sizes of the vectors that an update carries in addition to Δ.
+        outgoing: Returns a version of x as clients decode it.
+        tracks_acceptance: Whether clients keep state, so that they need to know which updates were accepted.
+    """
 
     def __init__(
         self,
@@ -41,26 +58,20 @@ class Loop:
         tracks_acceptance: bool = False,
     ) -> None:
         self.algorithm, self.scheduler, self.environment, self.transport = algorithm, scheduler, environment, transport
-        self.workload = workload  # for each client
-        self.extension = extension  # the server's half of what clients send beside Δ
-        self.validator, self.auxiliary_sizes = (
-            validator or UpdateValidator(),
-            auxiliary_sizes or {},
-        )  # sizes of what comes beside Δ
-        self.outgoing = outgoing  # x as it goes out
-        # Clients that keep something have to know which of their updates were let in, where not all of them are.
+        self.workload, self.extension, self.outgoing = workload, extension, outgoing
+        self.validator, self.auxiliary_sizes = validator or UpdateValidator(), auxiliary_sizes or {}
         self.tracks_acceptance = tracks_acceptance and (transport.untrusted or self.validator.can_reject)
-        self.last_accepted: dict[int, int] = {}  # the last such job of each client
+        self.last_accepted: dict[int, int] = {}  # each client's last accepted job
         self.seed = seed
         self._job_key = key(seed, "job")
         self.pool = Pool(clients, seed)
-        self.jobs = 0  # ever sent
-        self.out: set[int] = set()  # that are waited for
-        self.asleep_until = 0.0  # nobody but a client that comes free need be looked at before
+        self.jobs = 0  # number of jobs sent so far
+        self.out: set[int] = set()  # ids of pending jobs
+        self.asleep_until = 0.0  # until then, only a client that becomes idle needs to be checked
         self.models: deque[tuple[int, Tensor]] = deque(maxlen=scheduler.last_models)
 
     def start(self) -> None:
-        """Send out the first jobs."""
+        """Send the first jobs."""
         self.scheduler.start(len(self.pool))
         self._remember()
         for client in range(len(self.pool)) if self.scheduler.anarchic else ():
@@ -89,7 +100,7 @@ class Loop:
                 if isinstance(update, str):
                     refused = update
                 else:
-                    arrived, aggregated = True, self._take(job, update)
+                    arrived, aggregated = True, self._accept(job, update)
             elif event.unreadable:
                 refused = "unreadable"
             scheduler.freed(job, arrived)
@@ -107,23 +118,23 @@ class Loop:
         self._send(freed)
         return Outcome(now, event, staleness, aggregated, stepped, refused)
 
-    def _take(self, job: Job, update: Update) -> bool:
-        """An update that was let in; True when it is in time for the algorithm."""
+    def _accept(self, job: Job, update: Update) -> bool:
+        """Process an accepted update; return whether it was in time for the algorithm."""
         aggregated = self.scheduler.accepts(job)
         if aggregated:
             self.algorithm.receive(job, update)
-        if self.extension is not None:  # what a client has changed at its end holds also when it is late
+        if self.extension is not None:  # the client's state has changed, even if its update is late
             self.extension.receive(update)
         if self.tracks_acceptance:
             self.last_accepted[job.client] = job.id
         return aggregated
 
     def _remember(self) -> None:
-        """Keep the new version for those that will start from it."""
+        """Store the new version for jobs that will start from it."""
         self.models.append((self.algorithm.version, self.outgoing(self.algorithm.x, self.algorithm.version)))
 
     def _send(self, freed: int | None) -> None:
-        """Fill the open places with clients that are idle and awake; come back later for those that stay open."""
+        """Send jobs to idle, available clients as far as the scheduler has free slots; wake up later for the rest."""
         scheduler, transport = self.scheduler, self.transport
         if scheduler.open:
             if transport.now >= self.asleep_until:
@@ -142,7 +153,7 @@ class Loop:
         if network is None or network.clusters == 1:
             everybody = self.scheduler.draws_sleepers or self.environment.availability.constant
             return self.pool.draw(count, None if everybody else self._awake, self.scheduler.weights)
-        clusters, n = network.clusters, len(self.pool)  # as many of each cluster
+        clusters, n = network.clusters, len(self.pool)  # the same number from each cluster
         members = (lambda c, k=k: network.cluster(c, n) == k and self._awake(c) for k in range(clusters))
         weights = self.scheduler.weights
         return [client for member in members for client in self.pool.draw(count // clusters, member, weights)]
@@ -158,13 +169,12 @@ class Loop:
         self.scheduler.sent(len(clients), first, self.transport.now)
 
     def _idle(self, client: int) -> None:
-        """An anarchic worker will join again after a while."""
-        assert isinstance(self.scheduler, Anarchic)
+        """Let an anarchic client join again after its gap."""
         gap = self.scheduler.gap(client, key(self.seed, "gap", client, self.pool.trips[client]))
         self.transport.wake(self.transport.now + gap, client)
 
     def _join(self, client: int) -> None:
-        """An anarchic worker joins, or looks again when it may be awake."""
+        """Send a job to an anarchic client, or try again when it may be available."""
         if self._awake(client):
             self.pool.take(client)
             self._send_to([client])
@@ -184,23 +194,21 @@ class Loop:
             seed = fold_in_pair(job_key, client, trips[client])  # key(seed, "job", client, trip)
             if newest:
                 version, x = models[max(0, newest - scheduler.lag(seed))]
-            asked = workload(client)
-            steps = asked.steps if exact else environment.steps(self.seed, asked.steps, client, seed, now)
-            peer_seconds = steps * asked.peer_seconds
-            compression, accepted = (
-                asked.compression_rate,
-                self.last_accepted.get(client, 0) if self.tracks_acceptance else None,
-            )
-            jobs.append(Job(number, client, version, x, steps, seed, rate, peer_seconds, compression, extra, accepted))
+            work = workload(client)
+            steps = work.steps if exact else environment.steps(self.seed, work.steps, client, seed, now)
+            accepted = self.last_accepted.get(client, 0) if self.tracks_acceptance else None
+            talk, compression = steps * work.peer_seconds, work.compression_rate
+            jobs.append(Job(number, client, version, x, steps, seed, rate, talk, compression, extra, accepted))
         self.jobs += len(jobs)
         return jobs
 
     def state_dict(self) -> dict[str, Any]:
+        """Return everything but the transport's state."""
         return {
             "algorithm": self.algorithm.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "pool": self.pool.state_dict(),
-            "half": self.extension.state_dict() if self.extension is not None else None,
+            "extension": self.extension.state_dict() if self.extension is not None else None,
             "jobs": self.jobs,
             "out": sorted(self.out),
             "asleep_until": self.asleep_until,
@@ -209,13 +217,13 @@ class Loop:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Instead of `start`; the transport's state is its own."""
+        """Continue from a saved state instead of calling `start`."""
         self.scheduler.start(len(self.pool))
         self.algorithm.load_state_dict(state["algorithm"])
         self.scheduler.load_state_dict(state["scheduler"])
         self.pool.load_state_dict(state["pool"])
         if self.extension is not None:
-            self.extension.load_state_dict(state["half"])
+            self.extension.load_state_dict(state["extension"])
         self.jobs, self.asleep_until = state["jobs"], state["asleep_until"]
         self.out, self.last_accepted = set(state["out"]), state["last_accepted"]
         self.models.extend(state["models"])

@@ -1,8 +1,7 @@
-"""What an update must be like before an algorithm sees it, whoever has sent it.
+"""Validation of updates before the algorithm sees them, in simulation and deployment alike.
 
-An update that is refused changes nothing: neither x, nor a memory, nor what a client rule keeps at the server.  Its
-client comes free as if the trip had been lost.  In simulation and deployment the same gate stands in the loop; what
-cannot even be decoded (a deployment's `WireError`) is counted beside it as unreadable.
+A rejected update changes nothing: neither x, nor an update cache, nor a server extension. Its client becomes idle as if
+the update had been lost. A payload that cannot be decoded (a deployment's `WireError`) counts as `unreadable`.
 """
 
 from __future__ import annotations
@@ -21,36 +20,44 @@ from offbeat.server.reasons import REASONS, Reason
 
 __all__ = ["REASONS", "Reason", "UpdateValidator"]
 
-MOST_STEPS, MOST_EXAMPLES = 10**9, 10**12  # nobody does more between two messages, or has more
+MAX_STEPS, MAX_EXAMPLES = 10**9, 10**12  # no honest client reports more
 
 
 @dataclass(kw_only=True, frozen=True)
 class UpdateValidator(Options):
-    """Always refused: an answer to no job that is out, or to another than it says; Δ or what goes beside it in another
-    type, size or under other names; numbers that are not finite; more local steps than were asked for, or none."""
+    """Bounds that an update must meet to be accepted.
+
+    Some updates are always rejected: replies to no pending job or to another job; Δ or auxiliary vectors of the wrong
+    type, size or name; values that are not finite; no local steps, or more than requested.
+    """
 
     max_norm: Positive | None = None
     """Largest ‖Δ‖."""
     beyond_norm: Literal["refuse", "clip"] = "refuse"
-    """What becomes of a longer Δ: `clip` makes it as long as is allowed."""
+    """How to treat a longer Δ; `clip` scales it to `max_norm`."""
     max_staleness: NonNegativeInt | None = None
-    """Most versions that an update may be behind."""
+    """Largest staleness in versions."""
     beyond_staleness: Literal["refuse", "shrink"] = "refuse"
-    """What becomes of a staler update: `shrink` multiplies Δ by (1 + max_staleness)/(1 + τ)."""
+    """How to treat a staler update; `shrink` multiplies Δ by (1 + max_staleness)/(1 + τ)."""
 
     @property
     def can_reject(self) -> bool:
-        """Whether an update that makes sense may be refused."""
+        """Whether a well-formed update can be rejected."""
         bounds = ((self.max_norm, self.beyond_norm), (self.max_staleness, self.beyond_staleness))
         return any(bound is not None and beyond == "refuse" for bound, beyond in bounds)
 
     def examine(
         self, job: Job, update: Update, tau: int, like: Tensor, auxiliary_sizes: Mapping[str, int], untrusted: bool
     ) -> Update | Reason:
-        """The update as it may be used, or why it may not be.
+        """Return the update as the algorithm may use it, or the reason for rejecting it.
 
-        Δ has to be `like` x: the server's own, which is at hand, where the job's has long left the processor's cache.
-        `auxiliary_sizes` has the sizes of what has to come beside Δ; `doubtful` numbers are looked at one by one.
+        Args:
+            job: The job that the update answers.
+            update: The update.
+            tau: Its staleness.
+            like: The server's x, whose shape, type and device Δ must have.
+            auxiliary_sizes: Sizes of the auxiliary vectors that must come with Δ.
+            untrusted: Whether to check that all values are finite.
         """
         if update.job != job.id or update.client != job.client or update.version != job.version:
             return "wrong-job"
@@ -60,7 +67,7 @@ class UpdateValidator(Options):
             return "wrong-size"
         if (update.extra or auxiliary_sizes) and not _complete(update.extra, auxiliary_sizes, like):
             return "wrong-extra"
-        if not 0 < update.steps <= (job.steps or MOST_STEPS) or not 0 < update.examples <= MOST_EXAMPLES:
+        if not 0 < update.steps <= (job.steps or MAX_STEPS) or not 0 < update.examples <= MAX_EXAMPLES:
             return "invalid-counts"
         if untrusted and not all(bool(torch.isfinite(v).all()) for v in (update.delta, *update.extra.values())):
             return "not-finite"
@@ -69,7 +76,7 @@ class UpdateValidator(Options):
         return self._within(update, tau)
 
     def _within(self, update: Update, tau: int) -> Update | Reason:
-        """The bounds that are options."""
+        """Apply the optional bounds."""
         if self.max_staleness is not None and tau > self.max_staleness:
             if self.beyond_staleness == "refuse":
                 return "too-stale"
@@ -86,7 +93,7 @@ def _alike(vector: object, x: Tensor) -> bool:
 
 
 def _complete(extra: Mapping[str, Tensor], auxiliary_sizes: Mapping[str, int], x: Tensor) -> bool:
-    """Whether all that has to come beside Δ is there, and nothing else."""
+    """Return whether exactly the expected auxiliary vectors are present."""
     return extra.keys() == auxiliary_sizes.keys() and all(
         _alike(vector, x) and vector.shape == (auxiliary_sizes[name],) for name, vector in extra.items()
     )

@@ -1,7 +1,7 @@
 """A transport in virtual time that trains late and in bulk.
 
-In virtual time a job's result is needed only when it arrives.  So nothing is trained until the earliest arrival needs
-it; then the jobs in flight that are not trained yet are trained together, in one stack.
+In virtual time a job's result is needed only when it arrives. Nothing is trained until the earliest arrival needs it;
+then all untrained jobs in flight are trained together, in one stack.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from offbeat.environment import Environment
+from offbeat.errors import OffbeatError
 from offbeat.messages import Job, Update, parts
 from offbeat.server.events import Arrival, Event, Lost, Tick
 from offbeat.server.session import RunTransport
@@ -20,28 +21,36 @@ from offbeat.simulation.attack_simulation import AttackSimulator
 
 
 class Trainer(Protocol):
-    """Does the clients' local work."""
+    """Trains jobs and knows the sizes of their messages."""
 
-    bulk: int  # most jobs that are worth training at once
+    bulk: int  # largest number of jobs worth training at once
 
     def upload_bytes(self, job: Job) -> int:
-        """What the job's update will cost on the wire."""
+        """Return the size of the job's update."""
 
-    def download_bytes(self, job: Job) -> int: ...
+    def download_bytes(self, job: Job) -> int:
+        """Return the size of the job's download."""
 
-    def train(self, jobs: Sequence[Job]) -> list[Update]: ...
+    def train(self, jobs: Sequence[Job]) -> list[Update]:
+        """Return the updates of the given jobs."""
 
 
 _Entry = tuple[float, int, Any, float]
-"""Time; sequence number, which breaks ties by order of sending (so entries are compared no further than here); what
-happens (a `Job`: it arrives, a `Lost`, a `Tick`); when it was sent."""
+"""Time; sequence number, which breaks ties by order of sending (so later fields are never compared); what happens (a
+`Job` that arrives, a `Lost`, a `Tick`); time of sending."""
 
 
 class SimulatedTransport(RunTransport):
-    """The virtual clock and what will happen: jobs that must be trained first, trained ones, and everything else.
+    """The virtual clock and its event queue: untrained jobs, trained jobs, and everything else.
 
-    An entry is made once and moved from list to list.  Were a bulk's events made at once, each bulk would set off
-    Python's garbage collector, which costs more than the bookkeeping.
+    An entry is created once and moved from list to list. Creating the events of a bulk at once would trigger Python's
+    garbage collector for each bulk, which costs more than the bookkeeping.
+
+    Args:
+        environment: Delays and losses.
+        trainer: Trains jobs.
+        seed: Seed of the run.
+        attack_simulator: Forges the updates of attackers, if there are any.
     """
 
     now: float = 0.0
@@ -50,18 +59,19 @@ class SimulatedTransport(RunTransport):
         self, environment: Environment, trainer: Trainer, seed: int, attack_simulator: AttackSimulator | None = None
     ) -> None:
         self.environment, self.trainer, self.seed, self.attack_simulator = environment, trainer, seed, attack_simulator
-        self.untrusted = attack_simulator is not None  # an executor has looked at what it has trained
+        self.untrusted = attack_simulator is not None  # executors check what they have trained
         self.now = 0.0
-        self.untrained: list[_Entry] = []  # jobs, a heap
-        self.ready: list[_Entry] = []  # jobs that are trained or asked for, the earliest last
-        self.others: list[_Entry] = []  # losses and ticks, a heap
-        self.asked: dict[int, Job] = {}  # wanted, and not delivered yet
+        self.untrained: list[_Entry] = []  # heap of jobs
+        self.ready: list[_Entry] = []  # jobs that are trained or requested, the earliest last
+        self.others: list[_Entry] = []  # heap of losses and ticks
+        self.asked: dict[int, Job] = {}  # requested from the trainer, not delivered yet
         self.trained: dict[int, Update] = {}
         self.sequence = 0
         self.bytes_down = 0
         self._ticks: set[float] = set()
 
     def send(self, jobs: Sequence[Job]) -> None:
+        """Schedule the arrival or loss of jobs."""
         environment, trainer, seed, now = self.environment, self.trainer, self.seed, self.now
         for sequence, job in enumerate(jobs, start=self.sequence + 1):
             down, up = trainer.download_bytes(job), trainer.upload_bytes(job)
@@ -74,6 +84,7 @@ class SimulatedTransport(RunTransport):
         self.sequence += len(jobs)
 
     def wake(self, at: float, client: int | None = None) -> None:
+        """Schedule a tick."""
         if client is not None:
             self._tick(at, Tick(client))
         elif math.isfinite(at) and at not in self._ticks:
@@ -86,21 +97,21 @@ class SimulatedTransport(RunTransport):
 
     @property
     def next_at(self) -> float:
-        """The time of the next event."""
+        """Time of the next event."""
         first = (self.untrained[:1], self.ready[-1:], self.others[:1])
         return min((entry[0] for entries in first for entry in entries), default=math.inf)
 
     @property
     def flying(self) -> list[Job]:
-        """The jobs that are out."""
-        given_up = [what.job for _, _, what, _ in self.others if isinstance(what, Lost)]
-        return given_up + [job for _, _, job, _ in (*self.ready, *self.untrained)]
+        """Jobs in flight."""
+        lost = [what.job for _, _, what, _ in self.others if isinstance(what, Lost)]
+        return lost + [job for _, _, job, _ in (*self.ready, *self.untrained)]
 
     def wanted(self) -> list[Job]:
-        """The jobs to be trained before the next event can be handled; none when it needs no training.
+        """Return the jobs that must be trained before the next event; none if it needs no training.
 
-        They are the untrained ones that arrive first, in this order, as many as are worth training at once; the same
-        ones until they are delivered.  Whoever asks may train them elsewhere, together with those of other runs.
+        They are the untrained jobs that arrive first, as many as are worth training at once. The list does not change
+        until they are delivered. The caller may train them together with jobs of other runs.
         """
         if not self.asked:
             untrained, ready, others = self.untrained, self.ready, self.others
@@ -113,12 +124,17 @@ class SimulatedTransport(RunTransport):
         return list(self.asked.values())
 
     def deliver(self, updates: Sequence[Update]) -> None:
-        """Hand in what came of jobs that were wanted."""
+        """Accept the updates of wanted jobs."""
         for update in updates:
             del self.asked[update.job]
             self.trained[update.job] = update
 
     def receive(self) -> Event:
+        """Return the next event and advance the clock.
+
+        Raises:
+            OffbeatError: Nothing is in flight and no client will become available.
+        """
         while jobs := self.wanted():
             self.deliver(self.trainer.train(jobs))
         ready, others = self.ready, self.others
@@ -131,7 +147,7 @@ class SimulatedTransport(RunTransport):
                 job, update if self.attack_simulator is None else self.attack_simulator.apply(job, update), sent
             )
         if not others:
-            raise RuntimeError("nothing is in flight and nobody will wake up: the federation has come to rest")
+            raise OffbeatError("nothing is in flight and no client will become available: the run cannot continue")
         at, _, what, _ = heapq.heappop(others)
         self.now = max(self.now, at)
         if isinstance(what, Tick) and what.client is None:
@@ -140,8 +156,10 @@ class SimulatedTransport(RunTransport):
         return what
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything in flight.  Results that are trained already are kept: training them again in another stack could
-        round differently."""
+        """Return everything in flight.
+
+        Trained results are included: training them again in another stack could round differently.
+        """
         return {
             "now": self.now,
             "sequence": self.sequence,
@@ -154,6 +172,7 @@ class SimulatedTransport(RunTransport):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
         self.now, self.sequence, self.bytes_down = state["now"], state["sequence"], state["bytes_down"]
         self.trained = {update["job"]: Update(**update) for update in state["trained"]}
         if self.attack_simulator is not None:
@@ -174,7 +193,7 @@ def _plain(message: Job | Update | Lost | Tick) -> dict[str, Any]:
 
 
 def _whole(plain: dict[str, Any]) -> Job | Lost | Tick:
-    """The inverse, for what stands in the queue."""
+    """Return the queue entry that `_plain` has serialized."""
     if "id" in plain:
         return Job(**plain)
     return Lost(Job(**plain["job"]), plain["sent"]) if "job" in plain else Tick(**plain)

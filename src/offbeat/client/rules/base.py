@@ -1,4 +1,4 @@
-"""What a client does locally: a pure step on vectors, so that many clients can be stepped at once."""
+"""Client rules: pure local steps on vectors, so that many clients can be stepped at once."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from offbeat.options import NonNegative, Options, Positive, PositiveInt
 from offbeat.server.extensions import ServerExtension
 
 State = dict[str, Tensor]
-Number = float | Tensor  # the same for all, or (n, 1): one a row
+Number = float | Tensor  # one value for all rows, or (n, 1): one per row
 
 
 @dataclass(kw_only=True, frozen=True)
 class ClientRule(Options, ABC):
-    """A local rule.  All tensors are (d,) for one client or (n, d) for a stack of them, and no operation mixes rows.
+    """A local training rule.
 
-    A job runs through begin → step, step, … → finish.  What `finish` keeps is there again at the client's next job.
+    All tensors are (d,) for one client or (n, d) for a stack of clients, and no operation mixes rows. A job runs
+    through begin → step, step, … → finish. The state that `finish` returns is available at the client's next job.
     """
 
     lr: Positive = 0.1
-    """Local rate η_l."""
+    """Local learning rate η_l."""
     batch_size: PositiveInt = 32
-    """Examples a local step; a client with fewer uses what it has."""
+    """Examples per local step; a client with fewer uses all of them."""
     epochs: PositiveInt | None = None
-    """Passes over the client's data; one when neither `epochs` nor `steps` is given."""
+    """Passes over the client's data; one if neither `epochs` nor `steps` is given."""
     steps: PositiveInt | None = None
     """Local steps K, instead of epochs."""
     weight_decay: NonNegative = 0.0
@@ -39,49 +40,66 @@ class ClientRule(Options, ABC):
 
     name: ClassVar[str] = ""
     """Name of the rule, which subclasses share."""
-    keeps: ClassVar[tuple[str, ...]] = ()
-    """Vectors that a client keeps between two jobs, zero before the first."""
+    client_state: ClassVar[tuple[str, ...]] = ()
+    """Names of the vectors that a client stores between jobs, initially zero."""
     sends: ClassVar[tuple[str, ...]] = ()
-    """Vectors that it sends beside its update."""
+    """Names of the auxiliary vectors that a client sends with Δ."""
     elementwise: ClassVar[bool] = False
-    """Whether a step does with every number the same, so that it can be done parameter by parameter."""
+    """Whether a step treats every entry alike, so that it can be applied parameter by parameter."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.epochs is not None and self.steps is not None:
-            raise ConfigError(f"{self.steps} given beside epochs = {self.epochs}: give one of the two", key="steps")
+            raise ConfigError(f"{self.steps} given with epochs = {self.epochs}; set only one of the two", key="steps")
 
     @property
     def plain(self) -> bool:
-        """Whether a step is y − lr·(g + weight_decay·y) and nothing more."""
+        """Whether a step is exactly y − lr·(g + weight_decay·y)."""
         return False
 
     def local_steps(self, examples: int) -> int:
-        """K for a client with so many examples."""
+        """Return the number K of local steps for a client with the given number of examples."""
         return self.steps or (self.epochs or 1) * math.ceil(examples / self.batch_size)
 
-    def begin(self, x: Tensor, extra: Mapping[str, Tensor], kept: State) -> State:
-        """State that lives for one job: from the pulled model, what came beside it, and what the client has kept."""
+    def begin(self, x: Tensor, extra: Mapping[str, Tensor], client_state: State) -> State:
+        """Return the state with which a job starts.
+
+        Args:
+            x: The model that the client received.
+            extra: The auxiliary vectors that came with it.
+            client_state: The client's stored vectors.
+        """
         return {}
 
     @abstractmethod
     def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
-        """One local step: from y along the gradient g, x being the pulled model.  Returns the new y and state.
+        """Perform one local step.
 
-        g is the rule's to write into.
+        Args:
+            y: The local model.
+            g: Its gradient, which the rule may overwrite.
+            x: The model that the client received.
+            lr: The learning rate.
+            state: The state of the job.
+
+        Returns:
+            The new y and the new state.
         """
 
     def finish(self, y: Tensor, x: Tensor, lr: Number, steps: Number, state: State) -> tuple[State, State]:
-        """After the last of `steps` steps: what is sent beside the update, and what the client keeps."""
+        """Return the auxiliary vectors to send and the client's new state, after the last of `steps` steps."""
         return {}, {}
 
     def server(self) -> ServerExtension | None:
-        """The rule's other half, for rules that need one."""
+        """Return the server's part of the rule, or None if it has none."""
         return None
 
 
 def descend(y: Tensor, direction: Tensor, lr: Number, keep: bool = False) -> Tensor:
-    """y − lr·direction in one pass; on a CPU in the direction's place, which is in its cache, unless that is kept."""
+    """Return y − lr·direction in one pass.
+
+    On a CPU the result overwrites `direction`, which is still in the cache, unless `keep` is set.
+    """
     out = None if keep or direction.device.type != "cpu" else direction
     if isinstance(lr, Tensor):
         return torch.addcmul(y, direction, lr, value=-1, out=out)
