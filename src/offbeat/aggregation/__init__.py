@@ -1,4 +1,4 @@
-"""How the updates of a step are combined."""
+"""Aggregators: the combination of the updates of a step into one vector."""
 
 from offbeat.aggregation.base import Aggregator
 from offbeat.aggregation.mean import Mean

@@ -1,4 +1,4 @@
-"""Server rules, one paper's algorithm a file."""
+"""Server algorithms, one paper per file."""
 
 from offbeat.aggregation import AGGREGATORS, Aggregator
 from offbeat.algorithms.ace import ACE, ACED

@@ -1,15 +1,18 @@
-"""AFGA and CAFGA.  *Adaptive Federated Learning with Local Gossip Averaging*, Algorithms 1 and 2.
+"""AFGA and CAFGA: adaptive federated learning with local gossip averaging.
 
-    N       clients, all of which start round r at x_r;  I  local iterations, `client.steps`
-    S_r     the clients that will report, |S_r| = the scheduler's concurrency
-    S_r,t   drawn anew in every iteration, as many: only these take an SGD step
-    W       mixing matrix: after every step all N models are mixed, X ← W X
+*Adaptive Federated Learning with Local Gossip Averaging*, Algorithms 1 and 2.
+
+    N       clients, all of which start round r at x_r
+    I       local iterations, `client.steps`
+    S_r     the clients that report to the server, |S_r| = the concurrency of the scheduler
+    S_r,t   |S_r| clients drawn in iteration t; only these take an SGD step
+    W       mixing matrix: after every iteration all N models are mixed, X ← W X
     Δ_i     x_i,I − x_r of the clients in S_r
-    v       AFGA: mean over S_r;  CAFGA: mean over the clusters of the mean over S_r^k;  into AMSGrad
+    v       AFGA: mean over S_r;  CAFGA: mean over the clusters of the mean over S_r^k;  both into AMSGrad
 
-CAFGA does the same inside each of K disjoint clusters of clients, with a W_k each.  The communication-adapted variants
-gossip only among the clients of S_r,t, over a topology formed anew on them: `adapted = true`.  With `gossip` and
-`resample` off the rule is FedAMSGrad.  The local work is done by `offbeat.executors.gossip`.
+CAFGA runs AFGA in each of K disjoint clusters, with a matrix W_k each. In the communication-adapted variants only the
+clients of S_r,t gossip, over a new topology among them: `adapted = true`. Without `gossip` and `resample` the algorithm
+is FedAMSGrad. `offbeat.executors.gossip` runs the local iterations.
 """
 
 from __future__ import annotations
@@ -30,25 +33,28 @@ from offbeat.options import NonNegative, Positive, PositiveInt
 
 @dataclass(kw_only=True)
 class _Gossip(Algorithm):
+    """Server of AFGA and CAFGA: the mean of the cluster means."""
+
     eta: Positive = 0.01
     optimizer: ServerOptimizer = field(default_factory=AMSGrad)
     topology: Topology = field(default_factory=Ring)
-    """W."""
+    """Topology that defines W."""
     gossip: bool = True
-    """Mix after every step."""
+    """Whether the models are mixed after every iteration."""
     resample: bool = True
-    """Draw S_r,t anew in every iteration."""
+    """Whether S_r,t is drawn in every iteration."""
     adapted: bool = False
-    """Gossip only among the clients that have stepped."""
+    """Whether only the clients of S_r,t gossip."""
     peer_seconds: NonNegative = 0.0
-    """Virtual seconds of one exchange between clients."""
+    """Virtual seconds per exchange between clients."""
     clusters: PositiveInt = 1
-    """K."""
+    """Number of clusters K."""
 
     schedulers: ClassVar[tuple[str, ...]] = ("rounds",)
     state_names: ClassVar[tuple[str, ...]] = ("sums", "counts")
 
     def network(self) -> Network:
+        """Return the gossip network of a round."""
         return Network(
             topology=self.topology,
             mixes=self.gossip,
@@ -59,29 +65,32 @@ class _Gossip(Algorithm):
         )
 
     def reset(self) -> None:
+        """Start with an empty sum per cluster."""
         self.sums = self.x.new_zeros((self.clusters, *self.x.shape))
         self.counts = torch.zeros(self.clusters, dtype=self.x.dtype, device=self.x.device)
 
     def accumulate(self, job: Job, update: Update) -> None:
+        """Add Δ_i to the sum of its cluster."""
         k = self.network().cluster(update.client, self.clients)
         self.sums[k] += update.delta
         self.counts[k] += 1
 
     def pseudo_gradient(self) -> Tensor:
-        heard = self.counts > 0
-        v = (self.sums[heard] / self.counts[heard, None]).mean(dim=0)
+        """Return the mean of the cluster means, over the clusters with at least one update."""
+        reported = self.counts > 0
+        v = (self.sums[reported] / self.counts[reported, None]).mean(dim=0)
         self.reset()
         return v
 
 
 @dataclass(kw_only=True)
 class AFGA(_Gossip):
-    """One network of all clients."""
+    """AFGA: gossip among all clients during local training, AMSGrad at the server."""
 
 
 @dataclass(kw_only=True)
 class CAFGA(_Gossip):
-    """Disjoint clusters."""
+    """CAFGA: AFGA in disjoint clusters."""
 
     clusters: PositiveInt = 5
-    """K."""
+    """Number of clusters K."""

@@ -1,4 +1,4 @@
-"""What every server rule is: a direction v, and a step of the server's optimizer along it."""
+"""Base class of the server algorithms: a pseudo-gradient v, and a step of the server optimizer along it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,24 @@ from torch import Tensor
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.optimizers import Plain, ServerOptimizer
 from offbeat.algorithms.workload import Device, Workload
+from offbeat.cache import UpdateCache
 from offbeat.errors import ConfigError
 from offbeat.messages import Job, Update
 from offbeat.options import Options, Positive
 from offbeat.stateful import Stateful
 
+# Schedulers that an algorithm accepts, by name. The first one is the algorithm's default, so the order matters.
+SYNCHRONOUS = ("rounds", "available")
+ASYNCHRONOUS = ("buffered", "continuous", "per-arrival", "periodic", "anarchic")
+ON_ARRIVAL = ("per-arrival", "continuous", "buffered")
+ALL_ROUNDS_FIRST = (*SYNCHRONOUS, *ASYNCHRONOUS)
+ALL_AVAILABLE_FIRST = ("available", "rounds", *ASYNCHRONOUS)
+ALL_BUFFERED_FIRST = ("buffered", "continuous", "per-arrival", *SYNCHRONOUS, "periodic", "anarchic")
+ALL_ANARCHIC_FIRST = ("anarchic", "continuous", "buffered", "per-arrival", *SYNCHRONOUS, "periodic")
+
 
 class Settings(Protocol):
-    """The parts of an experiment that a rule may check."""
+    """The parts of an experiment that an algorithm may check."""
 
     @property
     def client(self) -> Any:
@@ -41,25 +51,25 @@ class Settings(Protocol):
 
 @dataclass(kw_only=True)
 class Algorithm(Options, Stateful, ABC):
-    """A server rule: small and stateful, like an optimizer of torch.optim.
+    """Interface for server algorithms. An algorithm is small and stateful, like an optimizer of `torch.optim`.
 
-    The rule says *where to*; *when* the server steps is the scheduler's business.  Between two steps the server hands
-    over what arrives, in order, through `receive`; `pseudo_gradient` then gives v and forgets what it has used.
+    The algorithm decides the direction of a step, the scheduler decides its time. Between two steps the server passes
+    each arriving update to `receive`, in order. `pseudo_gradient` then returns v and discards the updates it used.
     """
 
     eta: Positive = 1.0
-    """Server rate η."""
+    """Server learning rate η."""
     optimizer: ServerOptimizer = field(default_factory=Plain)
-    """What the server does with v; by itself x ← x + η·v."""
+    """Server optimizer, which applies v to the model. `plain` is x ← x + η·v."""
 
     schedulers: ClassVar[tuple[str, ...]]
-    """Names of the schedulers under which the rule makes sense; the first is its own."""
+    """Names of the schedulers that the algorithm supports. The first one is its default."""
     single_step: ClassVar[bool] = False
-    """Whether the rule is defined for a single local step only."""
+    """Whether the algorithm is defined for a single local step only."""
     base_state_names: ClassVar[tuple[str, ...]] = ("x", "version", "received", "optimizer")
 
     client_rule: ClassVar[str | None] = None
-    """The client rule that the algorithm's other half is, where there is one."""
+    """Name of the client rule that the algorithm requires, or None for any."""
 
     def start(
         self,
@@ -69,8 +79,15 @@ class Algorithm(Options, Stateful, ABC):
         participation: Callable[[int], float | None] = lambda _: None,
         updates: int | None = None,
     ) -> None:
-        """Begin at x with N clients, each awake with a probability that may be known, and so many updates a step, if
-        their number is fixed.  Forgets any earlier run."""
+        """Start a new run and discard the state of any earlier one.
+
+        Args:
+            x: The initial model.
+            clients: The number of clients N.
+            seed: The seed of the run.
+            participation: Returns a client's probability of being available, or None if it is unknown.
+            updates: The number of updates per step, or None if it varies.
+        """
         self.participation = participation
         self.updates = updates
         self.x = x
@@ -83,98 +100,128 @@ class Algorithm(Options, Stateful, ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Set up the rule's own state; x, clients, seed and updates are there."""
+        """Initialize the state of the algorithm. `x`, `clients`, `seed` and `updates` are already set."""
 
     @abstractmethod
     def accumulate(self, job: Job, update: Update) -> None:
-        """Take in one update.  `job` is what it answers: job.x is the model that the client had pulled."""
+        """Accumulate one update.
+
+        Args:
+            job: The job of the update; `job.x` is the model that the client pulled.
+            update: The update.
+        """
 
     @abstractmethod
     def pseudo_gradient(self) -> Tensor | None:
-        """v, from what was accumulated since the last step (at least one update); None where the rule still waits."""
+        """Return v from the updates accumulated since the last step (at least one).
+
+        Returns:
+            The pseudo-gradient, or None if the algorithm needs more updates before it moves x.
+        """
 
     def validate(self, experiment: Settings) -> None:
-        """Check that an experiment suits the rule; override to add checks, and call `super().validate`.
+        """Check that an experiment suits the algorithm. Overriding methods add checks and call `super().validate`.
 
         Args:
             experiment: The experiment before any data is loaded.
 
         Raises:
-            ConfigError: A setting does not suit the rule.
+            ConfigError: A setting does not suit the algorithm.
         """
         rule = type(self).__name__
         if self.single_step and experiment.client.steps != 1:
-            raise ConfigError(f"{rule} is defined for one local step: give steps = 1", key="client.steps")
+            raise ConfigError(f"{rule} is defined for one local step: set steps = 1", key="client.steps")
         if (self.single_step or self.plans) and not experiment.environment.local_work.exact:
             raise ConfigError(
-                f"{rule} determines the number of local steps: leave local_work out", key="environment.local_work"
+                f"{rule} determines the number of local steps: remove local_work", key="environment.local_work"
             )
         if self.client_rule is not None and experiment.client.name != self.client_rule:
             raise ConfigError(
-                f"{rule} is the server of the client rule {self.client_rule!r}: give name = {self.client_rule!r}",
+                f"{rule} requires the client rule {self.client_rule!r}: set name = {self.client_rule!r}",
                 key="client.name",
             )
 
     def validate_participation(self, clients: int, participation: Callable[[int], float | None]) -> None:
-        """Check what is known about the clients' participation once the data is loaded.
+        """Check the clients' participation probabilities once the data is loaded.
 
         Args:
             clients: The number of clients.
-            participation: A client's probability of being available, or None where it is unknown.
+            participation: Returns a client's probability of being available, or None if it is unknown.
 
         Raises:
-            ConfigError: The rule needs to know more.
+            ConfigError: The algorithm requires probabilities that are unknown.
         """
 
     def workload(self, device: Device) -> Workload | None:
-        """Plan a client's work; None leaves steps and compression to the client rule and the codec.
+        """Plan the local work of a client.
 
         Args:
-            device: What is known about the client.
+            device: The client and its known speed.
+
+        Returns:
+            The workload, or None to leave steps and compression to the client rule and the codec.
         """
         return None
 
     def describe_plan(self, devices: Sequence[Device]) -> dict[str, Any]:
-        """Return what a report draws of the planned work.
+        """Return the planned work in the form that reports draw.
 
         Args:
             devices: All devices.
+
+        Returns:
+            A JSON-serializable dictionary, empty if the algorithm plans nothing.
         """
         return {}
 
     @property
     def plans(self) -> bool:
-        """Whether the rule plans its clients' work."""
+        """Whether the algorithm plans the work of its clients."""
         return type(self).workload is not Algorithm.workload
 
     def use_folder(self, folder: pathlib.Path) -> None:
-        """Keep files, such as an update cache on disk, in a folder of the run."""
-        cache = getattr(self, "cache", None)
+        """Store files, such as an update cache on disk, in a folder of the run."""
+        cache: UpdateCache | None = self.component(UpdateCache)
         if cache is not None:
             cache.use_folder(folder)
 
+    @property
+    def cache_bytes(self) -> int:
+        """The size of the update cache in bytes, or 0 without one."""
+        cache: UpdateCache | None = self.component(UpdateCache)
+        return cache.nbytes if cache is not None else 0
+
+    def component(self, kind: type) -> Any:
+        """Return the component of the given type, such as the update cache or the aggregator, or None."""
+        # Not only the options: MF-CA²FL creates its cache when it starts.
+        return next((value for value in vars(self).values() if isinstance(value, kind)), None)
+
     def network(self) -> Network | None:
-        """What the clients do among themselves, for rules in which they talk to each other."""
+        """Return how the clients communicate with each other, or None if they only talk to the server."""
         return None
 
     def rate(self) -> float:
-        """The server rate of this step."""
+        """Return the server learning rate of this step."""
         return self.eta
 
     def local_rate(self) -> float:
-        """What the local rate of a job sent now is multiplied by."""
+        """Return the factor on the local learning rate of a job sent now."""
         return 1.0
 
     def receive(self, job: Job, update: Update) -> None:
+        """Accumulate an update and count it."""
         self.accumulate(job, update)
         self.received += 1
 
     def tau(self, job: Job) -> int:
-        """τ: versions between the one that the client pulled and the one its update meets."""
+        """Return the staleness τ: the number of versions since the client pulled its model."""
         return self.version - job.version
 
     def step(self) -> None:
-        """The next version.  x becomes a new tensor, so jobs in flight keep theirs; with nothing received x stays."""
+        """Make the next version.
+
+        x becomes a new tensor, because jobs in flight still refer to the old one. Without any updates x is unchanged.
+        """
         if self.received:
             v = self.pseudo_gradient()
             if v is not None:

@@ -1,13 +1,16 @@
-"""DSGD, DAdam and PGA: no server, only neighbours.
+"""DSGD, DAdam and PGA: decentralized training without a server.
 
-    X    all clients' models, one a row;  W  mixing matrix
-    DSGD    X ← W (X − η_l G)                            Lian et al., NeurIPS 2017
-    DAdam   the same with each client's own Adam step    Nazari et al. 2019; Chen et al. 2021
-    PGA     DSGD, and every H steps X ← 11ᵀ/N X          Chen et al., ICML 2021
+    X       the models of all clients, one per row
+    W       mixing matrix
+    G       the clients' stochastic gradients, one per row
+    DSGD    X ← W (X − η_l G)                              Lian et al., NeurIPS 2017
+    DAdam   DSGD with a local Adam step on each client     Nazari et al. 2019; Chen et al. 2021
+    PGA     DSGD, and X ← 11ᵀ/N X every H steps            Chen et al., ICML 2021
 
-A "round" is `client.steps` steps of everybody; x is the mean of all models, which is only looked at, never sent.  The
-models live at the clients (`offbeat.executors.gossip`).  DAdam's published variants differ in what is mixed;
-here the models are, the moments are not.
+A round is `client.steps` steps of all clients. x is the mean of all models; it is evaluated but never sent. The models
+stay with the clients (`offbeat.executors.gossip`).
+
+Deviations: the published variants of DAdam differ in what they mix. Here the models are mixed and the moments are not.
 """
 
 from __future__ import annotations
@@ -26,44 +29,58 @@ from offbeat.options import NonNegative, PositiveInt
 
 
 @dataclass(kw_only=True)
-class _Decentralised(Algorithm):
+class _Decentralized(Algorithm):
+    """Observer of a decentralized run: x is the mean of all models."""
+
     topology: Topology = field(default_factory=Ring)
-    """W."""
+    """Topology that defines W."""
     peer_seconds: NonNegative = 0.0
-    """Virtual seconds of one exchange between clients."""
+    """Virtual seconds per exchange between clients."""
 
     schedulers: ClassVar[tuple[str, ...]] = ("available",)
     state_names: ClassVar[tuple[str, ...]] = ("mean",)
 
     def reset(self) -> None:
+        """Start with an empty mean."""
         self.mean = Mean()
         self.mean.start(self.x)
 
     def accumulate(self, job: Job, update: Update) -> None:
+        """Add the change of a client's model to the mean."""
         self.mean.add(update.client, update.delta)
 
     def pseudo_gradient(self) -> Tensor:
+        """Return the mean change of all models."""
         return self.mean.aggregate()
 
 
 @dataclass(kw_only=True)
-class DSGD(_Decentralised):
+class DSGD(_Decentralized):
+    """DSGD (Lian et al., NeurIPS 2017): local SGD steps and averaging with the neighbors."""
+
     def network(self) -> Network:
+        """Return a network in which the clients keep their own models."""
         return Network(topology=self.topology, restarts=False, peer_seconds=self.peer_seconds)
 
 
 @dataclass(kw_only=True)
-class DAdam(_Decentralised):
+class DAdam(_Decentralized):
+    """DAdam (Nazari et al. 2019; Chen et al. 2021): DSGD with local Adam steps."""
+
     def network(self) -> Network:
+        """Return a network in which the clients take Adam steps."""
         return Network(topology=self.topology, restarts=False, local="adam", peer_seconds=self.peer_seconds)
 
 
 @dataclass(kw_only=True)
-class PGA(_Decentralised):
+class PGA(_Decentralized):
+    """PGA (Chen et al., ICML 2021): DSGD with a periodic average over all clients."""
+
     average_every: PositiveInt = 24
     """H: steps between two global averages."""
 
     def network(self) -> Network:
+        """Return a network with a global average every H steps."""
         return Network(
             topology=self.topology,
             restarts=False,

@@ -1,10 +1,13 @@
-"""FedAvg with importance sampling under unavailability.  Gu et al., NeurIPS 2021 (MIFA), Algorithm 2, line 8.
+"""FedAvg with importance sampling. Gu et al., NeurIPS 2021 (MIFA), Algorithm 2, line 8.
 
-    A(t)  the devices that were awake, with known probabilities p_i
+    A(t)  the devices that were available in round t
+    p_i   the known probability that device i is available
     v     (1/N) Σ_{i∈A(t)} Δ_i/p_i
 
-The box prints 1/|A(t)| in place of 1/N; only with 1/N is v an unbiased estimate of the mean over all devices.  The
-probabilities are those of the world's availability; a law that has none is refused.
+Deviations: the algorithm box prints 1/|A(t)| in place of 1/N, but only with 1/N is v an unbiased estimate of the mean
+over all devices.
+
+The p_i come from the availability model of the environment. A model without probabilities is an error.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from offbeat.messages import Job, Update
 
 @dataclass(kw_only=True)
 class FedAvgIS(Algorithm):
+    """FedAvg-IS (Gu et al., NeurIPS 2021): FedAvg with updates weighted by the inverse availability of their client."""
+
     schedulers: ClassVar[tuple[str, ...]] = ("available",)
     state_names: ClassVar[tuple[str, ...]] = ("total",)
 
@@ -35,14 +40,17 @@ class FedAvgIS(Algorithm):
             )
 
     def reset(self) -> None:
+        """Start with an empty sum."""
         self.total = self.x.new_zeros(self.x.shape)
 
     def accumulate(self, job: Job, update: Update) -> None:
+        """Add Δ_i/p_i to the sum."""
         p = self.participation(update.client)
-        assert p, "validate_participation has checked this"
+        assert p, "checked by validate_participation"
         self.total.add_(update.delta, alpha=1 / p)
 
     def pseudo_gradient(self) -> Tensor:
+        """Return the sum divided by N."""
         v = self.total / self.clients
         self.reset()
         return v

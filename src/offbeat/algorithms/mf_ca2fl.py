@@ -1,52 +1,30 @@
-"""MF-CA²FL, the memory-friendly CA²FL.  Wang et al., ICLR 2024, appendix C.
+"""MF-CA²FL: memory-friendly CA²FL. Wang et al., ICLR 2024, appendix C.
 
-As CA²FL, but the server keeps h_i = Q(Δ_i) with `bits` bits a number, really packed:
-
-    Q     unbiased stochastic uniform quantisation, 2^bits levels between min Δ_i and max Δ_i
+    Q     unbiased stochastic uniform quantization with 2^bits levels between min Δ_i and max Δ_i
+    h_i   Q(Δ_i), packed into `bits` bits per number
     h     cache.mean, the mean of the stored (quantized) h_i
-    v     h + (1/|S_t|) Σ_{i∈S_t} (Δ_i − h_i), with the fresh Δ_i unquantised
+    v     h + (1/|S_t|) Σ_{i∈S_t} (Δ_i − h_i), where the fresh Δ_i are not quantized
+
+This is CA²FL with a quantized cache: `ca2fl` with `cache = { name = "quantized", bits = 4 }` gives the same models.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from torch import Tensor
-
-from offbeat.algorithms.base import Algorithm
+from offbeat.algorithms.ca2fl import CachedCalibration
 from offbeat.cache import Quantized
 from offbeat.compression.bits import Bits
-from offbeat.messages import Job, Update
-from offbeat.random import key
 
 
 @dataclass(kw_only=True)
-class MFCA2FL(Algorithm):
-    bits: Bits = 4
-    """Bits a stored number."""
+class MFCA2FL(CachedCalibration):
+    """MF-CA²FL (Wang et al., ICLR 2024, appendix C): CA²FL with a quantized cache."""
 
-    schedulers: ClassVar[tuple[str, ...]] = (
-        "buffered",
-        "continuous",
-        "per-arrival",
-        "rounds",
-        "available",
-        "periodic",
-        "anarchic",
-    )
-    state_names: ClassVar[tuple[str, ...]] = ("cache", "fresh")
+    bits: Bits = 4
+    """Bits per cached number."""
 
     def reset(self) -> None:
+        """Start CA²FL with an empty quantized cache."""
         self.cache = Quantized(bits=self.bits)
-        self.cache.start(self.x, self.clients)
-        self.fresh: list[tuple[int, Tensor]] = []  # S_t
-
-    def accumulate(self, job: Job, update: Update) -> None:
-        self.fresh.append((update.client, update.delta))
-
-    def pseudo_gradient(self) -> Tensor:
-        # h and Σ (Δ_i − h_i) over S_t, then line 11: h_i ← Q(Δ_i) for S_t, all in one pass.
-        h, differences = self.cache.replace(self.fresh, lambda place: key(self.seed, "store", self.version, place))
-        self.fresh = []
-        return h.add_(differences, alpha=1 / self.received)  # line 9
+        super().reset()

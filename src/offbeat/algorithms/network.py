@@ -1,4 +1,4 @@
-"""What clients that talk to each other do within a round: the part of a gossip rule that is not the server's."""
+"""Communication among the clients within a round of a gossip algorithm."""
 
 from __future__ import annotations
 
@@ -10,24 +10,32 @@ from offbeat.algorithms.topology import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
+    """How the clients of a gossip algorithm train and mix their models within a round."""
+
     topology: Topology
+    """Topology that defines the mixing matrix W."""
     mixes: bool = True
+    """Whether the models are mixed after every step."""
     resample: bool = False
+    """Whether the clients that take a step are drawn in every step."""
     adapted: bool = False
+    """Whether only the clients that take a step mix their models."""
     clusters: int = 1
+    """Number of disjoint clusters."""
     peer_seconds: float = 0.0
+    """Virtual seconds per exchange between clients."""
     restarts: bool = True
-    """Whether all clients start each round at x; a decentralized rule goes on from its own models."""
+    """Whether all clients start each round at x. In a decentralized algorithm they continue from their own models."""
     local: Literal["rule", "adam"] = "rule"
-    """The local step: the client rule's, or Adam with moments that each client keeps."""
+    """Local step: that of the client rule, or Adam with moments that each client keeps."""
     average_every: int = 0
-    """Steps between two averages over everybody; 0: never."""
+    """Steps between two averages over all clients, or 0 for none."""
 
     @property
     def seconds_per_step(self) -> float:
-        """What talking takes: an exchange with the neighbours, and a global average every so often."""
+        """Mean seconds of communication per step: the exchange with the neighbors and the periodic global average."""
         return self.peer_seconds * (self.mixes + (1 / self.average_every if self.average_every else 0))
 
     def cluster(self, client: int, clients: int) -> int:
-        """Blocks of neighbouring numbers, as equal as can be."""
+        """Return the cluster of a client. Clusters are blocks of consecutive clients of nearly equal size."""
         return client * self.clusters // clients

@@ -1,12 +1,13 @@
-"""What the server does with a direction v: a plain step, momentum, or an adaptive rate for every coordinate.
+"""Server optimizers: a plain step, momentum, or an adaptive rate per coordinate.
 
-Any direction rule takes any of these: `algorithm = { name = "ca2fl", optimizer = "amsgrad" }`.
+Every algorithm can use any of them: `algorithm = { name = "ca2fl", optimizer = "amsgrad" }`.
 
-    v     the direction, used as a pseudo-gradient that points downhill
-    m, s  first and second moment;  ŝ the largest s so far (AMSGrad)
-    η     the server rate
+    v     pseudo-gradient, which points downhill
+    m, s  first and second moment
+    ŝ     the largest s so far (AMSGrad)
+    η     server learning rate
 
-Reddi et al., *Adaptive Federated Optimization*, ICLR 2021 (FedAdam, FedYogi), put ε outside the root; Wang, Lin and
+Reddi et al., *Adaptive Federated Optimization*, ICLR 2021 (FedAdam, FedYogi), put ε outside the root. Wang, Lin and
 Chen, *Communication-Efficient Adaptive Federated Learning*, ICML 2022 (FedAMSGrad), and the AFGA paper put it inside.
 """
 
@@ -28,14 +29,20 @@ Decay = Annotated[float, Interval(ge=0, lt=1)]
 
 @dataclass(kw_only=True)
 class ServerOptimizer(Options, Stateful, ABC):
-    """Rule that turns the pseudo-gradient v into the next model."""
+    """Interface for server optimizers, which turn the pseudo-gradient v into the next model."""
 
     def start(self, x: Tensor) -> None:
-        """Forget everything."""
+        """Discard all state and start at the model x."""
 
     @abstractmethod
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
-        """The next x, a new tensor."""
+        """Return the next model as a new tensor.
+
+        Args:
+            x: The current model.
+            v: The pseudo-gradient.
+            eta: The server learning rate.
+        """
 
 
 @dataclass(kw_only=True)
@@ -43,51 +50,56 @@ class Plain(ServerOptimizer):
     """x ← x + η·v."""
 
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
+        """Return x + η·v."""
         return add_scaled(x, v, eta)
 
 
 @dataclass(kw_only=True)
 class Momentum(ServerOptimizer):
-    """m ← β·m + v;  x ← x + η·m.  Hsu, Qi and Brown 2019 (FedAvgM)."""
+    """m ← β·m + v and x ← x + η·m (Hsu, Qi and Brown 2019, FedAvgM)."""
 
     beta: Decay = 0.9
-    """β."""
+    """Momentum β."""
 
     state_names: ClassVar[tuple[str, ...]] = ("m",)
 
     def start(self, x: Tensor) -> None:
+        """Start with m = 0."""
         self.m = torch.zeros_like(x)
 
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
+        """Update m and return x + η·m."""
         self.m = v.add(self.m, alpha=self.beta)
         return add_scaled(x, self.m, eta)
 
 
 @dataclass(kw_only=True)
 class _Adaptive(ServerOptimizer):
-    """m ← β₁·m + (1 − β₁)·v;  s as the subclass says;  x ← x + η·m/√(s + ε)."""
+    """m ← β₁·m + (1 − β₁)·v and x ← x + η·m/√(s + ε), with s from the subclass."""
 
     beta1: Decay = 0.9
-    """β₁, of the first moment."""
+    """Decay β₁ of the first moment."""
     beta2: Decay = 0.99
-    """β₂, of the second moment."""
+    """Decay β₂ of the second moment."""
     epsilon: Positive = 1e-8
-    """ε."""
+    """ε, added to the denominator."""
     epsilon_place: Literal["inside", "outside"] = "inside"
-    """√(s + ε) or √s + ε."""
+    """Position of ε: √(s + ε) or √s + ε."""
     bias_correction: bool = False
-    """Divide m and s by 1 − βᵗ, as Kingma and Ba do; the federated papers do not."""
+    """Whether m and s are divided by 1 − βᵗ, as in Kingma and Ba. The federated papers do not do this."""
 
     state_names: ClassVar[tuple[str, ...]] = ("m", "s", "t")
 
     def start(self, x: Tensor) -> None:
+        """Start with m = s = 0."""
         self.m, self.s, self.t = torch.zeros_like(x), torch.zeros_like(x), 0
 
     @abstractmethod
     def second(self, v: Tensor) -> Tensor:
-        """Update s; returns what the rate is divided by, before the root."""
+        """Update s and return the second moment to use in this step."""
 
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
+        """Update both moments and return x + η·m/√(s + ε)."""
         self.t += 1
         self.m = self.m * self.beta1 + v * (1 - self.beta1)
         m, s = self.m, self.second(v)
@@ -99,18 +111,20 @@ class _Adaptive(ServerOptimizer):
 
 @dataclass(kw_only=True)
 class Adam(_Adaptive):
-    """s ← β₂·s + (1 − β₂)·v²."""
+    """Adam: s ← β₂·s + (1 − β₂)·v²."""
 
     def second(self, v: Tensor) -> Tensor:
+        """Update and return s."""
         self.s = self.s * self.beta2 + v.square() * (1 - self.beta2)
         return self.s
 
 
 @dataclass(kw_only=True)
 class Yogi(_Adaptive):
-    """s ← s − (1 − β₂)·v²·sign(s − v²)."""
+    """Yogi: s ← s − (1 − β₂)·v²·sign(s − v²)."""
 
     def second(self, v: Tensor) -> Tensor:
+        """Update and return s."""
         square = v.square()
         self.s = self.s - (1 - self.beta2) * square * (self.s - square).sign()
         return self.s
@@ -118,15 +132,17 @@ class Yogi(_Adaptive):
 
 @dataclass(kw_only=True)
 class AMSGrad(_Adaptive):
-    """s as Adam;  ŝ ← max(ŝ, s) is used in its place."""
+    """AMSGrad: s as in Adam, replaced in the step by ŝ ← max(ŝ, s)."""
 
     state_names: ClassVar[tuple[str, ...]] = ("m", "s", "s_max", "t")
 
     def start(self, x: Tensor) -> None:
+        """Start with m = s = ŝ = 0."""
         super().start(x)
         self.s_max = torch.zeros_like(x)
 
     def second(self, v: Tensor) -> Tensor:
+        """Update s and return ŝ."""
         self.s = self.s * self.beta2 + v.square() * (1 - self.beta2)
         self.s_max = torch.maximum(self.s_max, self.s)
         return self.s_max

@@ -1,4 +1,4 @@
-"""The work that a server asks of a client, and what a rule knows about a device when it plans that work."""
+"""The work that the server requests from a client, and the device data that an algorithm plans it with."""
 
 from __future__ import annotations
 
@@ -11,59 +11,61 @@ from offbeat.messages import record
 
 @record
 class Workload:
-    """The work that the server asks of a client."""
+    """The work that the server requests from a client."""
 
-    steps: int  # local steps; 0: as many as the client's own data and rule make
-    peer_seconds: float = 0.0  # seconds per step for talking to other clients
-    compression_rate: float | None = None  # replaces the codec's own
+    steps: int  # local steps; 0 if they follow from the client's data and rule
+    peer_seconds: float = 0.0  # seconds of communication with other clients, per step
+    compression_rate: float | None = None  # replaces the rate of the codec
 
 
 @dataclass(frozen=True)
 class Device:
-    """A client as a planning rule sees it."""
+    """The data about a client that an algorithm uses to plan its work."""
 
     client: int
     clients: int
-    """Number of clients in all."""
+    """Total number of clients."""
     steps: int
     """Local steps that the client rule prescribes."""
     period: float | None = None
-    """Seconds between two server steps, under a periodic scheduler."""
+    """Seconds between two server steps under a periodic scheduler, else None."""
     profile_of: Callable[[int], tuple[float, float] | None] = field(default=lambda client: None)
-    """Seconds per local step and seconds to upload the whole model of a client, where they are known."""
+    """Returns a client's seconds per local step and seconds to upload the whole model, or None if unknown."""
 
     def seconds_per_step(self, given: tuple[float, ...] = (), client: int | None = None) -> float:
-        """Return α of this or another device.
+        """Return α, the seconds per local step.
 
         Args:
-            given: The rule's own values, one per client; they take precedence over measured ones.
-            client: Another client than this device's.
+            given: Configured values, one per client. They take precedence over those of the delay model.
+            client: The client; by default the client of this device.
 
         Raises:
-            ConfigError: Neither given nor known, or given for another number of clients.
+            ConfigError: The value is neither given nor known, or the number of given values is wrong.
         """
         return self._value(given, "alpha", 0, self.client if client is None else client)
 
     def upload_seconds(self, given: tuple[float, ...] = ()) -> float:
-        """Return β: seconds to upload the whole model.
+        """Return β, the seconds to upload the whole model.
 
         Args:
-            given: The rule's own values, one per client; they take precedence over measured ones.
+            given: Configured values, one per client. They take precedence over those of the delay model.
 
         Raises:
-            ConfigError: Neither given nor known, or given for another number of clients.
+            ConfigError: The value is neither given nor known, or the number of given values is wrong.
         """
         return self._value(given, "beta", 1, self.client)
 
     def _value(self, given: tuple[float, ...], name: str, place: int, client: int) -> float:
         if given and len(given) != self.clients:
-            raise ConfigError(f"{len(given)} values for {self.clients} clients", key=f"algorithm.{name}")
+            raise ConfigError(
+                f"{len(given)} values for {self.clients} clients: give one per client", key=f"algorithm.{name}"
+            )
         if given:
             return given[client]
         profile = self.profile_of(client)
         if profile is None:
             raise ConfigError(
-                f"unknown for these devices: give {name}, or use a delay model that knows its devices: devices, mix",
+                f"unknown: set {name}, or use a delay model with known device speeds (devices, mix)",
                 key=f"algorithm.{name}",
             )
         return profile[place]

@@ -1,4 +1,4 @@
-"""The per-client memory that cache-aided rules share."""
+"""Caches of the latest update of each client."""
 
 from offbeat.cache.base import UpdateCache
 from offbeat.cache.client_side import ClientSide

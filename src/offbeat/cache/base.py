@@ -1,4 +1,4 @@
-"""What CA²FL, MIFA and their kin need: the latest update of every client, and the mean of them all."""
+"""Base class of the update caches: the latest update of every client and the mean of all of them."""
 
 from __future__ import annotations
 
@@ -21,39 +21,43 @@ Change = tuple[Tensor, Tensor]
 
 @dataclass(kw_only=True)
 class UpdateCache(Options, Stateful, ABC):
-    """h_i for i = 1..N, zero until the first `store(i, …)`, and h = (1/N) Σ_i h_i.
+    """Interface for update caches: h_i for i = 1..N, zero until the first `store(i, …)`, and h = (1/N) Σ_i h_i.
 
-    The mean follows every store in O(d); nothing is ever summed over the clients, and nothing is kept for a client
-    that was never seen.  What is stored belongs to the memory, which may keep the very tensor: it must not change
-    afterwards, as an update's never does.
+    Each store updates the mean in O(d). No operation sums over all clients, and a client without an entry takes no
+    memory. The cache may keep a reference to a stored tensor, so the caller must not modify it afterwards.
 
-    A kind of memory is one generator, `_exchange`, that goes through a value and an entry block by block.  Several of
-    them advance side by side, so that a block is read, summed and stored while it is in the cache.
+    A subclass implements one generator, `_exchange`, which passes through a value and an entry block by block. Several
+    generators advance in step, so that a block is read, summed and stored while it is in the CPU cache.
     """
 
     readable: ClassVar[bool] = True
-    """Whether the server can read a row, and so forget it."""
+    """Whether the server can read an entry, which is necessary to remove it."""
     exact: ClassVar[bool] = True
-    """Whether a row is exactly what was sent."""
+    """Whether an entry is exactly the stored value."""
 
     base_state_names: ClassVar[tuple[str, ...]] = ("total", "rows")
 
     def start(self, like: Tensor, clients: int) -> None:
-        """Forget everything; rows will have the shape, type and device of `like`."""
+        """Discard all entries and prepare for a new run.
+
+        Args:
+            like: A vector with the shape, dtype and device of the entries.
+            clients: The number of clients N.
+        """
         self.clients = clients
         self.like = like
-        # In double precision: small changes must not vanish beside what has been added up.
+        # Double precision, so that small changes are not lost in a large sum.
         self.total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
         self.rows: dict[int, Any] = {}
-        self._lent: tuple[Tensor, Tensor] | None = None
+        self._results: tuple[Tensor, Tensor] | None = None  # buffers that `replace` reuses
         warm_up_malloc()
 
     def use_folder(self, folder: pathlib.Path) -> None:
-        """Keep files in a folder, where the user gave no other place."""
+        """Store files in a folder, unless the user chose another one."""
 
     @property
     def mean(self) -> Tensor:
-        """h = (1/N) Σ_i h_i, a new tensor."""
+        """Mean h = (1/N) Σ_i h_i of all entries, as a new tensor."""
         h = empty_hugepages_like(self.like)
         for part, total in zip(self.blocks(h), self.blocks(self.total), strict=True):
             part.copy_(total / self.clients)
@@ -61,81 +65,96 @@ class UpdateCache(Options, Stateful, ABC):
 
     @abstractmethod
     def __getitem__(self, client: int) -> Tensor:
-        """h_i as it is stored.  Not to be changed by the caller."""
+        """Return h_i. The caller must not modify it."""
 
     def difference(self, client: int, value: Tensor) -> Tensor:
-        """value − h_i, as a new tensor."""
+        """Return value − h_i as a new tensor."""
         return value - self[client]
 
     def __len__(self) -> int:
-        """Clients that have an entry."""
+        """Return the number of clients that have an entry."""
         return len(self.rows)
 
     def store(self, client: int, value: Tensor, key: int) -> None:
-        """h_i ← value; `key` seeds whatever is random about storing it."""
-        for total, (_, kept) in zip(self.blocks(self.total), self._exchange(client, value, key), strict=True):
-            total.add_(kept)
+        """Set h_i ← value.
+
+        Args:
+            client: The client i.
+            value: The new entry.
+            key: The random key of a stochastic cache.
+        """
+        for total, (_, stored) in zip(self.blocks(self.total), self._exchange(client, value, key), strict=True):
+            total.add_(stored)
 
     def replace(self, fresh: Sequence[tuple[int, Tensor]], key: Callable[[int], int]) -> tuple[Tensor, Tensor]:
-        """h and Σ (value − h_i) over all (i, value), both as they are now; then h_i ← value for each, in order.
+        """Compute h and Σ (value − h_i), then set h_i ← value for all given values.
 
-        Both results are lent: they may be changed, and hold until the next call.  `key` gives the key of a place in
-        `fresh`.  A client may be there twice: both its differences count, the later value stays.  With an exact
-        memory the total changes by the sum itself, so it is touched once however many are replaced.
+        A client may occur twice: both differences count, and the later value is stored. In an exact cache the total
+        changes by the sum itself, so it is updated once for any number of values.
+
+        Args:
+            fresh: Pairs (i, value), in the order of their arrival.
+            key: Returns the random key for a position in `fresh`.
+
+        Returns:
+            h and Σ (value − h_i), both from before the replacement. The caller may modify them; they are valid until
+            the next call.
         """
-        h, summed = self._lent = self._lent or (empty_hugepages_like(self.like), empty_hugepages_like(self.like))
+        if self._results is None:
+            self._results = empty_hugepages_like(self.like), empty_hugepages_like(self.like)
+        h, summed = self._results
         last = {client: place for place, (client, _) in enumerate(fresh)}
-        stays = self._exchanges([(client, fresh[place][1], key(place)) for client, place in last.items()])
-        goes = [self._exchange(i, value, None) for place, (i, value) in enumerate(fresh) if last[i] != place]
+        stored = self._exchanges([(client, fresh[place][1], key(place)) for client, place in last.items()])
+        superseded = [self._exchange(i, value, None) for place, (i, value) in enumerate(fresh) if last[i] != place]
         for total, mean, change in zip(*map(self.blocks, (self.total, h, summed)), strict=True):
             mean.copy_(total / self.clients)
             change.zero_()
-            for each in stays:
-                sent, kept = next(each)
-                change.add_(sent)
-                if kept is not sent:
-                    total.add_(kept)
+            for exchange in stored:
+                difference, entry_change = next(exchange)
+                change.add_(difference)
+                if entry_change is not difference:
+                    total.add_(entry_change)
             if self.exact:
                 total.add_(change)
-            for each in goes:
-                change.add_(next(each)[0])
-        for each in stays:
-            next(each, None)
+            for exchange in superseded:
+                change.add_(next(exchange)[0])
+        for exchange in stored:  # run the code after the last block, which stores the entry
+            next(exchange, None)
         return h, summed
 
     def blocks(self, v: Tensor) -> Sequence[Tensor]:
-        """A vector in the blocks in which entries are exchanged."""
+        """Split a vector into the blocks in which entries are exchanged."""
         return blocks(v)
 
     def _exchanges(self, fresh: Sequence[tuple[int, Tensor, int]]) -> list[Iterator[Change]]:
-        """Exchanges that together store everything; some may give the sums of several."""
-        return [self._exchange(*each) for each in fresh]
+        """Return generators that store all values. A generator may yield the sums over several clients."""
+        return [self._exchange(*entry) for entry in fresh]
 
     @abstractmethod
     def _exchange(self, client: int, value: Tensor, key: int | None) -> Iterator[Change]:
-        """For each block value − h_i, and how h_i changes: the very same tensor where the memory is exact.
+        """Yield value − h_i and the change of h_i for each block: the same tensor twice if the cache is exact.
 
-        Behind the last block h_i is stored; with no key nothing is.
+        After the last block the value is stored, unless the key is None.
         """
 
     def forget(self, client: int) -> None:
-        """h_i ← 0, and i counts as never seen."""
+        """Remove the entry of a client, so that h_i = 0."""
         self.total.sub_(self[client])
         del self.rows[client]
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes held for all clients' entries, the mean aside."""
+        """Bytes of memory of all entries, without the mean."""
 
 
 def owned(value: Tensor) -> Tensor:
-    """The value itself, or a copy where it is a part of something larger that it would keep alive."""
+    """Return the value, or a copy if it is a view that would keep a larger tensor alive."""
     return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
 
 
 def differences(value: Tensor, row: Tensor | None) -> Iterator[Change]:
-    """value − row block by block, for memories that keep exactly what was sent."""
+    """Yield value − row block by block, for exact caches."""
     for part, old in zip(blocks(value), repeat(None) if row is None else blocks(row), strict=row is not None):
         change = part if old is None else part - old
         yield change, change

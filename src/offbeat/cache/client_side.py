@@ -1,4 +1,4 @@
-"""Each client keeps its own entry and sends only how it has changed."""
+"""Cache entries stored on the clients, which send only the changes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from offbeat.cache.base import Change, UpdateCache, differences, owned
 
 @dataclass(kw_only=True)
 class ClientSide(UpdateCache):
-    """The memory-light form of MIFA: the client keeps h_i and sends Δ_i − h_i; the server keeps nothing but the mean.
+    """Each client stores its h_i and sends Δ_i − h_i; the server stores only the mean (the memory-efficient MIFA).
 
-    The rows here are the clients' own, simulated; the server's rules only ever see a row's change.  The trajectory is
-    that of the dense memory, bit for bit.
+    The entries here simulate the clients' storage; the server only sees their changes. The trajectory is bitwise
+    identical to that of the dense cache.
     """
 
     readable: ClassVar[bool] = False
 
     def __getitem__(self, client: int) -> Tensor:
-        raise TypeError("a memory held by the clients cannot be read by the server")
+        raise TypeError("the server cannot read the entries of a client-side cache")
 
     def difference(self, client: int, value: Tensor) -> Tensor:
+        """Return value − h_i, as the client sends it."""
         row: Tensor | None = self.rows.get(client)
         return value.clone() if row is None else value - row
 
@@ -36,9 +37,10 @@ class ClientSide(UpdateCache):
 
     @property
     def nbytes(self) -> int:
+        """Zero: the server stores no entries."""
         return 0
 
     @property
     def client_bytes(self) -> int:
-        """What all clients together keep."""
+        """Bytes of memory of the entries of all clients together."""
         return sum(torch.numel(row) * row.element_size() for row in self.rows.values())

@@ -1,4 +1,4 @@
-"""One row of floats a client."""
+"""Cache entries in memory, one vector of floats per client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offbeat.cache.base import Change, UpdateCache, differences, owned
 
 @dataclass(kw_only=True)
 class Dense(UpdateCache):
-    """Every h_i exactly as it was sent: 4·d bytes for each client that was seen, the update's own."""
+    """Exact entries in memory: 4·d bytes for each client that has reported."""
 
     def __getitem__(self, client: int) -> Tensor:
         row: Tensor | None = self.rows.get(client)
@@ -26,4 +26,5 @@ class Dense(UpdateCache):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory of all entries."""
         return sum(row.nbytes for row in self.rows.values())

@@ -1,4 +1,4 @@
-"""Rows on disk, memory-mapped, with a budget for what of them may stay in RAM."""
+"""Cache entries in a memory-mapped file, with a limit on their use of RAM."""
 
 from __future__ import annotations
 
@@ -24,34 +24,35 @@ from offbeat.options import Positive
 
 @dataclass(kw_only=True)
 class Disk(UpdateCache):
-    """Every h_i exactly as it was sent, 4·d bytes each, in a file.
+    """Exact entries in a file: 4·d bytes of disk for each client that has reported.
 
-    A row is never overwritten while a saved state may still refer to it: the new value goes into a free slot, and the
-    old slot comes free two saved states later.  So a checkpoint holds the slots' numbers, not the rows; the file holds
-    the rows of now and of the last three states at most, and grows by half at a time.
+    An entry is never overwritten while a checkpoint may still refer to it: the new value goes into a free slot, and the
+    old slot becomes free two checkpoints later. A checkpoint therefore contains slot numbers instead of entries. The
+    file contains the current entries and at most those of the last three checkpoints, and grows by half at a time.
     """
 
     directory: str = ""
-    """Where the file lies; a run puts it into its own folder, elsewhere it is a temporary one."""
+    """Folder of the file. The default is the run folder, or a temporary folder outside of a run."""
     budget_mb: Positive = 256.0
-    """Megabytes of the file that may be mapped into RAM before they are written back and let go."""
+    """Megabytes of the file that may be in RAM before they are written back and released."""
 
     state_names: ClassVar[tuple[str, ...]] = ("_slots", "_free", "_retired")
 
     def use_folder(self, folder: pathlib.Path) -> None:
-        """Put the file into a folder, unless the user gave a directory."""
+        """Store the file in a folder, unless the user chose a directory."""
         if not self.directory:
             self.directory = str(folder)
 
     def start(self, like: Tensor, clients: int) -> None:
+        """Discard all entries. The file is created with the first entry."""
         super().start(like, clients)
         self._path: pathlib.Path | None = None
         self._dtype = like.new_empty(0, device="cpu").numpy().dtype
         self._row = like.numel() * self._dtype.itemsize
         self._slots = 0
         self._free: list[int] = []
-        self._retired: list[list[int]] = [[], [], []]  # by how many states were saved since; the first is the newest
-        self._fresh: set[int] = set()  # slots that no saved state refers to
+        self._retired: list[list[int]] = [[], [], []]  # by the number of checkpoints since then
+        self._fresh: set[int] = set()  # slots that no checkpoint refers to
         self._touched = 0
         self._map: mmap.mmap | None = None
 
@@ -79,23 +80,26 @@ class Disk(UpdateCache):
         self._fresh.add(slot)
 
     def _view(self, slot: int) -> Tensor:
-        """A slot of the file as a vector."""
+        """Return a slot of the file as a vector."""
         return torch.from_numpy(np.frombuffer(self._mapped(), self._dtype, self.like.numel(), slot * self._row))
 
     def forget(self, client: int) -> None:
+        """Remove the entry of a client and release its slot."""
         self.total.sub_(self[client])
         self._release(client)
 
     @property
     def nbytes(self) -> int:
-        """RAM: the part of the file that may be mapped, and the slots' numbers."""
+        """Bytes of RAM: the part of the file that may be mapped, and the slot numbers."""
         return min(int(self.budget_mb * 1e6), len(self.rows) * self._row) + 8 * len(self.rows)
 
     @property
     def disk_bytes(self) -> int:
+        """Size of the file in bytes."""
         return self._slots * self._row
 
     def state_dict(self) -> dict[str, Any]:
+        """Write the file back and return the slot numbers; slots that no recent checkpoint needs become free."""
         if self._map is not None:
             self._map.flush()
         self._retired.insert(0, [])
@@ -112,9 +116,9 @@ class Disk(UpdateCache):
             self._retired[0].append(slot)
 
     def _new_slot(self) -> int:
-        """Grow the file, by half of its rows at a time."""
+        """Grow the file by half and return its first new slot."""
         grown = max(16, self._slots * 3 // 2)
-        self._map = None  # it goes when nobody looks into it any more
+        self._map = None  # the old map is released with its last view
         with self._file().open("ab") as file:
             _reserve(file.fileno(), grown * self._row)
         self._free += range(grown - 1, self._slots, -1)
@@ -122,7 +126,7 @@ class Disk(UpdateCache):
         return fresh
 
     def _file(self) -> pathlib.Path:
-        """Nothing is made before the first row is stored."""
+        """Return the path of the file. The first call creates its folder and locks it."""
         if self._path is None:
             folder = pathlib.Path(self.directory or tempfile.mkdtemp(prefix="offbeat-"))
             folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +138,9 @@ class Disk(UpdateCache):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._lock.close()
-                raise ConfigError(f"{folder} is in use by another memory", key="cache.directory") from None
+                raise ConfigError(
+                    f"{folder} is in use by another cache: choose another directory", key="cache.directory"
+                ) from None
             weakref.finalize(self, self._lock.close)
         return self._path
 
@@ -145,7 +151,7 @@ class Disk(UpdateCache):
         return self._map
 
     def _account(self, nbytes: int) -> None:
-        """Count what is about to be touched; over the budget, write back and let go."""
+        """Count bytes that are about to be accessed; above the budget, write back and release the mapped pages."""
         self._touched += nbytes
         if self._map is not None and self._touched > self.budget_mb * 1e6:
             self._map.flush()
@@ -154,8 +160,10 @@ class Disk(UpdateCache):
 
 
 def _reserve(file: int, size: int) -> None:
-    """Make a file so long.  Where the system can, its blocks are there from now on: a disk that is full is an error
-    here, not a signal that kills the process when it writes to the map."""
+    """Extend a file to a size and allocate its blocks where the system supports it.
+
+    A full disk then raises an error here, instead of a signal that kills the process when it writes to the map.
+    """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
     else:

@@ -1,4 +1,4 @@
-"""One row of packed 8-, 4- or 2-bit numbers a client."""
+"""Cache entries in memory, packed into 8-, 4- or 2-bit numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offbeat.compression.bits import (
     Packed,
     code_pieces,
     decoded,
-    dequantise,
+    dequantize,
     empty_codes,
     levels,
     pack_piece,
@@ -30,18 +30,19 @@ from offbeat.random import torch_stream
 
 @dataclass(kw_only=True)
 class Quantized(UpdateCache):
-    """h_i ← Q(Δ_i), really stored in bits/8·d bytes.  The mean is that of the *stored* entries."""
+    """Quantized entries h_i ← Q(Δ_i), packed into bits/8·d bytes each. The mean is that of the *stored* entries."""
 
     bits: Bits = 4
-    """Bits a number."""
+    """Bits per number."""
 
     exact: ClassVar[bool] = False
 
     def __getitem__(self, client: int) -> Tensor:
         row = self.rows.get(client)
-        return torch.zeros_like(self.like) if row is None else dequantise(Packed(*row), self.bits, self.like)
+        return torch.zeros_like(self.like) if row is None else dequantize(Packed(*row), self.bits, self.like)
 
     def blocks(self, v: Tensor) -> Sequence[Tensor]:
+        """Split a vector into the pieces in which it is packed."""
         return pieces(v)
 
     def _exchange(self, client: int, value: Tensor, key: int | None) -> Iterator[Change]:
@@ -51,45 +52,45 @@ class Quantized(UpdateCache):
             return
         lo, u = span(value, self.bits)
         codes = empty_codes(value, self.bits)
-        luck = torch_stream(key, device=value.device)
+        generator = torch_stream(key, device=value.device)
         for part, code in zip(pieces(value), code_pieces(codes, self.bits), strict=True):
-            level = levels(part, self.bits, lo, u, torch.rand(part.shape, generator=luck, device=part.device))
+            level = levels(part, self.bits, lo, u, torch.rand(part.shape, generator=generator, device=part.device))
             pack_piece(level, self.bits, code)
             before = next(old)
             yield part - before, level.mul_(u).add_(lo).sub_(before)
         self.rows[client] = (codes, lo, u)
 
     def _exchanges(self, fresh: Sequence[tuple[int, Tensor, int]]) -> list[Iterator[Change]]:
-        """Short vectors go together: otherwise starting some thirty operations for each is most of the work."""
-        size = min(len(fresh), PIECE // 4 // self.like.numel())  # so many that they stay in the cache
+        """Store short vectors in batches, because launching some thirty operations for each would dominate the cost."""
+        size = min(len(fresh), PIECE // 4 // self.like.numel())  # a batch fits into the CPU cache
         if size < 2:
             return super()._exchanges(fresh)
-        return [self._together(fresh[first : first + size]) for first in range(0, len(fresh), size)]
+        return [self._exchange_batch(fresh[first : first + size]) for first in range(0, len(fresh), size)]
 
-    def _together(self, fresh: Sequence[tuple[int, Tensor, int]]) -> Iterator[Change]:
-        """One row of a matrix for each.  A client's row is written over, so that only newcomers need room."""
-        rows = [self.rows.get(client) or self._none() for client, _, _ in fresh]
+    def _exchange_batch(self, fresh: Sequence[tuple[int, Tensor, int]]) -> Iterator[Change]:
+        """Exchange several entries as the rows of a matrix. Existing entries are overwritten in place."""
+        rows = [self.rows.get(client) or self._zero_row() for client, _, _ in fresh]
         x = torch.stack([value for _, value, _ in fresh])
         noise = torch.empty(x.shape, device=x.device)
         for row, (_, _, key) in zip(noise, fresh, strict=True):
             row.uniform_(generator=torch_stream(key, device=x.device))
         lo, u = span(x, self.bits)
         level = levels(x, self.bits, lo, u, noise)
-        old, was_lo, was_u = (torch.stack(part) for part in zip(*rows, strict=True))
-        before = unpack_piece(old, self.bits, x).mul_(was_u.unsqueeze(-1)).add_(was_lo.unsqueeze(-1))
+        old, old_lo, old_u = (torch.stack(part) for part in zip(*rows, strict=True))
+        before = unpack_piece(old, self.bits, x).mul_(old_u.unsqueeze(-1)).add_(old_lo.unsqueeze(-1))
         pack_piece(level, self.bits, old)
         yield x.sub_(before).sum(dim=0), level.mul_(u).add_(lo).sub_(before).sum(dim=0)
         for written, new in zip(zip(*rows, strict=True), (old, lo.flatten(), u.flatten()), strict=True):
             torch._foreach_copy_(written, new.unbind())
         self.rows.update((client, row) for (client, _, _), row in zip(fresh, rows, strict=True))
 
-    def _none(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A row of zeros."""
+    def _zero_row(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a packed entry of zeros."""
         ends = self.like.new_zeros(2)
         return torch.zeros_like(empty_codes(self.like, self.bits)), ends[0], ends[1]
 
     def _decoded(self, client: int) -> Iterator[Tensor]:
-        """h_i piece by piece; zeros where there is none."""
+        """Yield h_i piece by piece, or zeros if there is no entry."""
         row = self.rows.get(client)
         if row is None:
             yield from repeat(self.like.new_zeros(()))
@@ -98,4 +99,5 @@ class Quantized(UpdateCache):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory of all packed entries."""
         return sum(codes.nbytes + lo.nbytes + u.nbytes for codes, lo, u in self.rows.values())

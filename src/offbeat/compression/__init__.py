@@ -1,4 +1,4 @@
-"""What travels, and how many bytes it takes."""
+"""Compression of updates and models, with exact sizes in bytes."""
 
 from dataclasses import dataclass, field
 
@@ -20,20 +20,20 @@ CODECS: dict[str, type[Codec]] = {
 
 @dataclass(kw_only=True, frozen=True)
 class Compression(Options):
-    """How updates come up and models go down."""
+    """Compression of the updates on their way up and of the models on their way down."""
 
     upload: Codec = field(default_factory=Raw)
-    """Code of the updates."""
+    """Codec of the updates."""
     download: Codec = field(default_factory=Raw)
-    """Code of the models."""
+    """Codec of the models."""
     error_feedback: bool = False
-    """Each client adds to its next update what the code has cost the last one."""
+    """Whether each client adds the compression error of its last update to the next one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.error_feedback and isinstance(self.upload, RandomK) and self.upload.unbiased:
             raise ConfigError(
-                "scaling up and error feedback together diverge: give unbiased = false", key="upload.unbiased"
+                "error feedback diverges with unbiased random-k: set unbiased = false", key="upload.unbiased"
             )
 
 

@@ -1,4 +1,4 @@
-"""What travels instead of a whole vector, and exactly how many bytes it takes."""
+"""Base class of the codecs, which encode vectors for transmission."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from offbeat.vectors import Layout
 
 
 class Codec(Options, ABC):
-    """A lossy code for vectors.
+    """Interface for codecs, which may be lossy.
 
-    `encode` gives the very bytes that would travel, `decode` reads them.  The simulator only needs what comes out at
-    the other end and how long it was: `carry` and `size`, which every codec computes without going through bytes.  A
-    test holds the two ways against each other.
+    `encode` returns the transmitted bytes and `decode` reads them. The simulator only needs the decoded vector and the
+    number of bytes: `carry` and `size` compute these without encoding. A test checks that both ways agree.
     """
 
     adjustable: ClassVar[bool] = False
@@ -26,25 +25,56 @@ class Codec(Options, ABC):
 
     @abstractmethod
     def size(self, layout: Layout, rate: float | None = None) -> int:
-        """Bytes of an encoded vector of this layout.  It never depends on the values, so a trip's time is known
-        ahead."""
+        """Return the number of bytes of an encoded vector.
+
+        The size does not depend on the values, so the duration of a transfer is known in advance.
+
+        Args:
+            layout: The layout of the vector.
+            rate: Compression rate that replaces the rate of the codec, if it has one.
+        """
 
     @abstractmethod
     def carry(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> Tensor:
-        """decode(encode(x)); x itself is never changed.  `rate` overrides the codec's own, where it has one."""
+        """Return decode(encode(x)) without modifying x.
+
+        Args:
+            x: The vector.
+            layout: Its layout.
+            seed: The seed of a stochastic codec.
+            rate: Compression rate that replaces the rate of the codec, if it has one.
+        """
 
     @abstractmethod
-    def encode(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> bytes: ...
+    def encode(self, x: Tensor, layout: Layout, seed: int, rate: float | None = None) -> bytes:
+        """Return the encoded vector.
+
+        Args:
+            x: The vector.
+            layout: Its layout.
+            seed: The seed of a stochastic codec.
+            rate: Compression rate that replaces the rate of the codec, if it has one.
+        """
 
     @abstractmethod
-    def decode(self, payload: bytes, layout: Layout) -> Tensor: ...
+    def decode(self, payload: bytes, layout: Layout) -> Tensor:
+        """Return the vector of an encoded payload.
+
+        Args:
+            payload: The bytes from `encode`.
+            layout: The layout of the vector.
+
+        Raises:
+            ValueError: The payload is malformed.
+        """
 
 
 def noise(x: Tensor, seed: int) -> Tensor:
-    """Uniform numbers for stochastic rounding."""
+    """Return uniform random numbers for stochastic rounding."""
     return torch.rand(x.shape, generator=torch_stream(seed, "codec", device=x.device), device=x.device, dtype=x.dtype)
 
 
 def to_bytes(t: Tensor) -> bytes:
+    """Return the contents of a tensor as bytes."""
     array: Any = t.detach().cpu().contiguous().numpy()
     return bytes(array.tobytes())

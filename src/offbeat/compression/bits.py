@@ -1,7 +1,7 @@
-"""Numbers of 8, 4 or 2 bits, packed into bytes, and the stochastic uniform quantiser that makes them.
+"""Stochastic uniform quantization to 8, 4 or 2 bits, and packing of such numbers into bytes.
 
-Everything is done piece by piece: on a CPU a piece of a long vector and what is computed from it stay in the cache, and
-elsewhere all whole pieces are one batch.  Nothing here waits for a device: the ends of a range stay tensors.
+Long vectors are processed in pieces. On a CPU the pieces are processed one by one, so that each stays in the cache. On
+other devices all full pieces form one batch. Nothing here synchronizes a device: the ends of a range remain tensors.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from torch import Tensor
 Bits = Literal[8, 4, 2]
 
 PIECE = 1 << 17
-"""Entries that are packed together.  Part of the format: packed vectors travel and are saved."""
+"""Number of entries that are packed together. It is part of the format of transmitted and saved vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A quantized vector: codes, 8/bits of them in a byte, between lo and lo + (2^bits − 1)·u."""
+    """A quantized vector: codes for values from lo to lo + (2^bits − 1)·u, packed 8/bits to a byte."""
 
     codes: Tensor  # uint8
-    lo: Tensor  # both of no dimension, in the precision of the vector
-    u: Tensor
+    lo: Tensor  # scalar, in the precision of the vector
+    u: Tensor  # scalar, in the precision of the vector
 
 
 def pieces(x: Tensor, size: int = PIECE) -> Sequence[Tensor]:
-    """Views whose last dimension is one piece: one after the other on a CPU, else all whole ones and the rest."""
+    """Return views whose last dimension is one piece.
+
+    On a CPU there is one view per piece. On other devices there is one view of all full pieces and one of the rest.
+    """
     if x.numel() <= size:
         return (x,)
     if one_by_one(x):
@@ -40,40 +43,41 @@ def pieces(x: Tensor, size: int = PIECE) -> Sequence[Tensor]:
 
 
 def one_by_one(x: Tensor) -> bool:
-    """Whether pieces are better done one after the other: where there is a cache to stay in."""
+    """Return whether to process pieces one by one, which is faster if they stay in a CPU cache."""
     return x.device.type == "cpu"
 
 
 def code_pieces(codes: Tensor, bits: int) -> Sequence[Tensor]:
-    """Where the codes of each of a vector's pieces lie."""
+    """Return views of the codes of each piece of a vector."""
     return pieces(codes, PIECE * bits // 8)
 
 
 def span(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """lo and u = (hi − lo)/(2^bits − 1), of a vector or of each row."""
+    """Return lo and u = (hi − lo)/(2^bits − 1) of a vector or of each row of a matrix."""
     low, high = torch.aminmax(x) if x.ndim == 1 else (x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True))
     return low, high.sub_(low).div_(2**bits - 1)
 
 
 def levels(x: Tensor, bits: int, lo: Tensor, u: Tensor, noise: Tensor) -> Tensor:
-    """⌊(x − lo)/u + noise⌋, whole numbers in x's type; 0 where u is 0, in a constant vector."""
+    """Return ⌊(x − lo)/u + noise⌋ as integers in the dtype of x. They are 0 for a constant vector, where u is 0."""
     step = u.clamp_min(torch.finfo(u.dtype).tiny)
     return (x - lo).div_(step).add_(noise).floor_().clamp_max_(2**bits - 1)
 
 
-def quantise(x: Tensor, bits: int, noise: Tensor) -> Packed:
-    """Unbiased stochastic uniform quantisation, 2^bits levels between the smallest and the largest entry.
+def quantize(x: Tensor, bits: int, noise: Tensor) -> Packed:
+    """Quantize a vector with unbiased stochastic rounding to 2^bits levels between its smallest and largest entry.
 
     q = lo + u·⌊(x − lo)/u + U⌋ with U ~ [0, 1) given as `noise` and u = (hi − lo)/(2^bits − 1).
     """
     lo, u = span(x, bits)
     codes = empty_codes(x, bits)
-    for part, luck, code in zip(pieces(x), pieces(noise), code_pieces(codes, bits), strict=True):
-        pack_piece(levels(part, bits, lo, u, luck), bits, code)
+    for part, part_noise, code in zip(pieces(x), pieces(noise), code_pieces(codes, bits), strict=True):
+        pack_piece(levels(part, bits, lo, u, part_noise), bits, code)
     return Packed(codes, lo, u)
 
 
-def dequantise(q: Packed, bits: int, like: Tensor) -> Tensor:
+def dequantize(q: Packed, bits: int, like: Tensor) -> Tensor:
+    """Return the values of a quantized vector, with the shape and dtype of `like`."""
     out = torch.empty_like(like)
     for part, values in zip(pieces(out), decoded(q, bits, like), strict=True):
         part.copy_(values)
@@ -81,39 +85,42 @@ def dequantise(q: Packed, bits: int, like: Tensor) -> Tensor:
 
 
 def decoded(q: Packed, bits: int, like: Tensor) -> Iterator[Tensor]:
-    """The same, piece by piece."""
+    """Yield the values of a quantized vector piece by piece."""
     for code, part in zip(code_pieces(q.codes, bits), pieces(like), strict=True):
         yield unpack_piece(code, bits, part).mul_(q.u).add_(q.lo)
 
 
 def empty_codes(x: Tensor, bits: int) -> Tensor:
-    """Room for the codes of x."""
+    """Return an uninitialized tensor for the codes of x."""
     return torch.empty(-(-x.numel() * bits // 8), dtype=torch.uint8, device=x.device)
 
 
-def pack(whole: Tensor, bits: int) -> Tensor:
-    """Whole numbers below 2^bits, of any type → bytes with 8/bits of them each."""
-    codes = empty_codes(whole, bits)
-    for part, code in zip(pieces(whole), code_pieces(codes, bits), strict=True):
+def pack(numbers: Tensor, bits: int) -> Tensor:
+    """Pack integers below 2^bits, of any dtype, into bytes of 8/bits numbers each."""
+    codes = empty_codes(numbers, bits)
+    for part, code in zip(pieces(numbers), code_pieces(codes, bits), strict=True):
         pack_piece(part, bits, code)
     return codes
 
 
 def unpack(codes: Tensor, bits: int, n: int) -> Tensor:
-    """The inverse of `pack`: n numbers as uint8."""
+    """Unpack n numbers from the bytes of `pack`, as uint8."""
     out = torch.empty(n, dtype=torch.uint8, device=codes.device)
     for part, code in zip(pieces(out), code_pieces(codes, bits), strict=True):
         part.copy_(unpack_piece(code, bits, part))
     return out
 
 
-def pack_piece(whole: Tensor, bits: int, codes: Tensor) -> None:
-    """Byte j of a piece holds the numbers j, j + m, j + 2m … (m bytes in all), so that only whole contiguous parts are
-    added: in the numbers' own type, which is exact below 256 and saves a conversion of each."""
+def pack_piece(numbers: Tensor, bits: int, codes: Tensor) -> None:
+    """Pack the integers of a piece into its codes.
+
+    Byte j of m holds the numbers j, j + m, j + 2m …, so that only contiguous parts are added. The sum is computed in
+    the dtype of the numbers, which is exact below 256 and avoids a conversion of each part.
+    """
     m = codes.shape[-1]
-    packed = whole[..., :m]
+    packed = numbers[..., :m]
     for place in range(1, 8 // bits):
-        part = whole[..., place * m : (place + 1) * m]
+        part = numbers[..., place * m : (place + 1) * m]
         if part.shape[-1] < m:
             part = torch.nn.functional.pad(part, (0, m - part.shape[-1]))
         packed = torch.add(packed, part, alpha=1 << bits * place)
@@ -121,7 +128,7 @@ def pack_piece(whole: Tensor, bits: int, codes: Tensor) -> None:
 
 
 def unpack_piece(codes: Tensor, bits: int, like: Tensor) -> Tensor:
-    """A piece's numbers, in the shape and type of `like`."""
+    """Return the numbers of a piece, with the shape and dtype of `like`."""
     n = like.shape[-1]
     if bits == 8:
         return codes.to(like.dtype, copy=True)

@@ -1,4 +1,4 @@
-"""Progress of downloading and reading data, for whoever displays it."""
+"""Progress reports of downloading and reading data."""
 
 from __future__ import annotations
 

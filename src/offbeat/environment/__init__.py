@@ -1,4 +1,4 @@
-"""What the outside does: how long a trip takes, whether it arrives, who is awake, who attacks."""
+"""Simulated environment: delays, losses, availability, local work and attacks."""
 
 from offbeat.environment.attacks import (
     ATTACKS,

@@ -1,6 +1,6 @@
-"""How many local steps a client really does: what it is asked for, or what it decides itself.
+"""Number of local steps that a client takes: as requested by the server, or by its own choice.
 
-In anarchic federated learning this is the worker's business: its battery, its mood, its owner.
+In anarchic federated learning the worker decides, for example by the charge of its battery.
 """
 
 from __future__ import annotations
@@ -15,82 +15,98 @@ from offbeat.random import key, uniform
 
 
 class LocalWork(Options, ABC):
+    """Interface for models of the local work."""
+
     exact: ClassVar[bool] = False
-    """Whether every client does exactly the steps that the server requests."""
+    """Whether every client takes exactly the number of steps that the server requests."""
     per_client: ClassVar[tuple[str, ...]] = ()
-    """Fields that may hold one value a client."""
+    """Fields that may hold one value per client."""
 
     @abstractmethod
-    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
-        """Local steps of a trip that begins now."""
+    def steps(self, requested: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        """Return the number of local steps of a job that starts now.
+
+        Args:
+            requested: The number of steps that the server requests.
+            client: The client.
+            client_key: The random key of the client.
+            trip_key: The random key of the job.
+            now: The current time.
+        """
 
 
 @dataclass(kw_only=True, frozen=True)
 class Requested(LocalWork):
-    """What the server asks for."""
+    """As many steps as the server requests."""
 
     exact: ClassVar[bool] = True
 
-    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
-        return asked
+    def steps(self, requested: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        """Return the requested number."""
+        return requested
 
 
 @dataclass(kw_only=True, frozen=True)
 class UniformSteps(LocalWork):
-    """U{1, …, 2·mean} a trip: the dynamic local steps of the Anarchic FL experiments."""
+    """U{1, …, 2·mean} steps per job: the dynamic local steps of the Anarchic FL experiments."""
 
     mean: PositiveInt | None = None
-    """The number that is asked for, unless it is given."""
+    """Mean number of steps. The default is the requested number."""
 
-    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
-        return 1 + int(uniform(key(trip_key, "effort")) * 2 * (self.mean or asked))
+    def steps(self, requested: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        """Return a random number for the job."""
+        return 1 + int(uniform(key(trip_key, "effort")) * 2 * (self.mean or requested))
 
 
 @dataclass(kw_only=True, frozen=True)
 class PerClient(LocalWork):
-    """A fixed number for each client: given, or drawn once from U{low, …, high}."""
+    """A fixed number of steps per client: given, or drawn once from U{low, …, high}."""
 
     per_client: ClassVar[tuple[str, ...]] = ("values",)
 
     values: tuple[PositiveInt, ...] = ()
-    """Local steps, one number a client; empty: drawn."""
+    """Local steps, one value per client. If empty, they are drawn."""
     low: PositiveInt = 1
-    """Fewest steps that are drawn."""
+    """Minimum of the drawn values."""
     high: PositiveInt = 10
-    """Most steps that are drawn."""
+    """Maximum of the drawn values."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.low > self.high:
             raise ConfigError(f"{self.low} is above the upper end, {self.high}", key="low")
 
-    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+    def steps(self, requested: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        """Return the client's number."""
         if not self.values:
             return self.low + int(uniform(key(client_key, "effort")) * (self.high - self.low + 1))
         if client >= len(self.values):
-            raise ConfigError(f"{len(self.values)} values, but there is a client {client}", key="values")
+            raise ConfigError(
+                f"{len(self.values)} values, but there is a client {client}: give one per client", key="values"
+            )
         return self.values[client]
 
 
 @dataclass(kw_only=True, frozen=True)
 class Battery(LocalWork):
-    """As asked on the mains; on battery a share that falls with the charge.
+    """The requested number while charging, and a fraction that decreases with the charge otherwise.
 
-    A cycle of `period` seconds begins with the share `charging` of it on the mains; then the battery empties.  Where a
-    client stands in its cycle at time zero is its own.  On battery it does max(1, charge·asked) steps.
+    Each cycle of `period` seconds starts with a fraction `charging` of it on the charger; then the battery discharges.
+    Each client starts at a random phase of its cycle. On battery it takes max(1, charge·requested) steps.
     """
 
     period: Positive = 100.0
-    """Seconds of a cycle."""
+    """Length of a cycle in seconds."""
     charging: Probability = 0.3
-    """Share of a cycle on the mains."""
+    """Fraction of a cycle on the charger."""
 
-    def steps(self, asked: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+    def steps(self, requested: int, client: int, client_key: int, trip_key: int, now: float) -> int:
+        """Return the number for the current phase of the cycle."""
         phase = (now / self.period + uniform(key(client_key, "battery"))) % 1.0
         if phase < self.charging:
-            return asked
+            return requested
         charge = 1.0 - (phase - self.charging) / (1.0 - self.charging)
-        return max(1, round(charge * asked))
+        return max(1, round(charge * requested))
 
 
 LOCAL_WORK: dict[str, type[LocalWork]] = {

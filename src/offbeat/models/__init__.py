@@ -1,4 +1,4 @@
-"""The models that offbeat brings, each fitted to the shape of its input."""
+"""Built-in models, each of which adapts to the shape of its input."""
 
 from offbeat.models.base import Model
 from offbeat.models.classic import CNN, LR, MLP

@@ -1,4 +1,4 @@
-"""What a model is, and what models of one kind share."""
+"""Base class of the models and helpers to build them."""
 
 from __future__ import annotations
 
@@ -15,36 +15,63 @@ Norm = Literal["group", "batch"]
 
 
 class Model(Options, ABC):
+    """Interface for models."""
+
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
-        """A module that maps (batch, *shape) to (batch, classes).
+        """Return a new module that maps (batch, *shape) to (batch, classes).
 
-        `vocabulary` is how many different tokens there are where inputs are tokens, and None where they are numbers.
+        Many copies of the module can be run as one if the first dimension is always the batch, all parameters are in
+        standard layers (Linear, Conv2d, GroupNorm, Embedding …) and no operation is in place.
 
-        The first dimension is the batch and nothing else, parameters live in standard layers (Linear, Conv2d,
-        GroupNorm, Embedding …) and no operation is in place: so that many copies of a module can be run as one.
+        Args:
+            shape: Shape of one input.
+            classes: Number of classes.
+            vocabulary: Number of distinct tokens, or None if the inputs are numbers.
+
+        Raises:
+            ConfigError: The model does not support such inputs.
         """
 
 
-def refuse_tokens(name: str, vocabulary: int | None) -> None:
-    """For models that calculate with their inputs: the number of a token says nothing about it."""
+def reject_tokens(name: str, vocabulary: int | None) -> None:
+    """Raise a `ConfigError` if the inputs are tokens, which a model without an embedding cannot use."""
     if vocabulary is not None:
-        raise ConfigError(f"{name} takes numbers, not tokens (here {vocabulary} different ones); use lstm", key="name")
+        raise ConfigError(f"{name} takes numbers, not tokens (the vocabulary has {vocabulary}); use lstm", key="name")
 
 
-def image(name: str, shape: tuple[int, ...], vocabulary: int | None, least: int) -> tuple[int, int, int]:
-    """Channels, height and width of an image that is at least so high and wide."""
-    refuse_tokens(name, vocabulary)
-    if len(shape) != 3 or min(shape[1:]) < least:
+def image_shape(name: str, shape: tuple[int, ...], vocabulary: int | None, min_size: int) -> tuple[int, int, int]:
+    """Return the channels, height and width of image inputs.
+
+    Args:
+        name: Name of the model, for the error message.
+        shape: Shape of one input.
+        vocabulary: Number of distinct tokens, or None if the inputs are numbers.
+        min_size: Minimum height and width.
+
+    Raises:
+        ConfigError: The inputs are not images or are too small.
+    """
+    reject_tokens(name, vocabulary)
+    if len(shape) != 3 or min(shape[1:]) < min_size:
         raise ConfigError(
-            f"{name} needs inputs of (channels, height ≥ {least}, width ≥ {least}), not {list(shape)}", key="name"
+            f"{name} needs inputs of (channels, height ≥ {min_size}, width ≥ {min_size}), not {list(shape)}", key="name"
         )
     channels, height, width = shape
     return channels, height, width
 
 
 def normalization(kind: Norm, groups: int, width: int) -> Callable[[int], nn.Module]:
-    """What makes the normalising layers of a model whose numbers of channels are multiples of `width`."""
+    """Return a function that creates the normalization layer for a number of channels.
+
+    Args:
+        kind: GroupNorm or BatchNorm.
+        groups: Number of groups of a GroupNorm.
+        width: A number that divides the channels of every layer.
+
+    Raises:
+        ConfigError: The groups do not divide the channels.
+    """
     if kind == "batch":
         return nn.BatchNorm2d
     if width % groups:

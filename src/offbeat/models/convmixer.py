@@ -1,4 +1,4 @@
-"""ConvMixer (Trockman & Kolter, "Patches Are All You Need?", 2022)."""
+"""ConvMixer (Trockman and Kolter, *Patches Are All You Need?*, 2022)."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from offbeat.errors import ConfigError
-from offbeat.models.base import Model, Norm, image, normalization
+from offbeat.models.base import Model, Norm, image_shape, normalization
 from offbeat.options import PositiveInt
 
 
 @dataclass(kw_only=True, frozen=True)
 class ConvMixer(Model):
-    """Patches, then `depth` times: a depthwise convolution with a way round it, and a 1×1 convolution.
+    """ConvMixer: a patch embedding and `depth` blocks of a residual depthwise convolution and a 1×1 convolution.
 
-    The AFGA experiments use ConvMixer-256-8 on CIFAR-10 and say nothing of kernel and patch: 5 and 2 here are those of
-    the authors' own CIFAR-10 code.  594,186 parameters for 3×32×32 inputs and ten classes, with either norm.  The
-    original has BatchNorm where GroupNorm stands here.
+    The AFGA experiments use ConvMixer-256-8 on CIFAR-10 but do not state kernel and patch size; 5 and 2 are those of
+    the ConvMixer authors' CIFAR-10 code. The model has 594,186 parameters for 3×32×32 inputs and ten classes, with
+    either norm. The default is GroupNorm; the original uses BatchNorm.
     """
 
     dim: PositiveInt = 256
-    """Channels."""
+    """Number of channels."""
     depth: PositiveInt = 8
-    """How often."""
+    """Number of blocks."""
     kernel: PositiveInt = 5
-    """Of the depthwise convolution; odd."""
+    """Kernel size of the depthwise convolution; odd."""
     patch: PositiveInt = 2
-    """Pixels of a patch's side."""
+    """Side of a patch in pixels."""
     norm: Norm = "group"
     """GroupNorm or BatchNorm."""
     groups: PositiveInt = 32
-    """Groups of a GroupNorm."""
+    """Number of groups of a GroupNorm."""
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
-        channels, height, width = image("convmixer", shape, vocabulary, least=self.patch)
+        """Return the ConvMixer."""
+        channels, height, width = image_shape("convmixer", shape, vocabulary, min_size=self.patch)
         if height % self.patch or width % self.patch:
             raise ConfigError(f"{self.patch} does not divide {height}×{width} inputs evenly", key="patch")
         if self.kernel % 2 == 0:
-            raise ConfigError(f"{self.kernel} is even: an odd kernel keeps the image's size", key="kernel")
+            raise ConfigError(f"{self.kernel} is even: only an odd kernel preserves the image size", key="kernel")
         norm = normalization(self.norm, self.groups, self.dim)
 
         def mixer() -> list[nn.Module]:
@@ -56,12 +57,17 @@ class ConvMixer(Model):
 
 
 class Residual(nn.Module):
-    """A module and a way round it."""
+    """A module with a residual connection.
+
+    Args:
+        body: The module.
+    """
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
         self.body = body
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return body(x) + x."""
         outputs: Tensor = self.body(x) + x
         return outputs
