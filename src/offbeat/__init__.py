@@ -29,18 +29,11 @@ def _public_names() -> dict[str, tuple[str, str]]:
 
 
 _HOMES = _public_names()
-_RENAMED = {
-    "Anarchic": "schedulers.Anarchic",
-    "ByOwner": "partitions.Natural",
-    "Classes": "partitions.LabelShards",
-    "Dispatch": "schedulers.Scheduler",
-    "Ending": "callbacks.RunOutcome",
-    "FedPer": "algorithms.FedLuckFixed",
-    "Gate": "UpdateValidator",
-    "KeepBusy": "Continuous",
-    "Quantity": "partitions.QuantitySkew",
-    "World": "Environment",
-}
+
+_FAMILIES = [
+    "algorithms", "client_rules", "schedulers", "partitions", "delays", "callbacks", "augmentations", "datasets",
+]  # fmt: skip
+"""Namespaces that hold names which the first release had at the top level."""
 
 __all__ = list(_HOMES)
 
@@ -49,21 +42,26 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(_missing(name))
     module_name, attribute = _HOMES[name]
-    module = importlib.import_module(module_name)
-    try:
-        value = getattr(module, attribute)
-    except AttributeError:
+    if module_name == __name__:  # a subpackage; asking this module for it would come back here
         value = importlib.import_module(f"{module_name}.{attribute}")
+    else:
+        module = importlib.import_module(module_name)
+        try:
+            value = getattr(module, attribute)
+        except AttributeError:
+            value = importlib.import_module(f"{module_name}.{attribute}")
     globals()[name] = value
     return value
 
 
 def _missing(name: str) -> str:
-    """Return the message for an unknown name; a name that moved is pointed to its new home."""
-    if name in _RENAMED:
-        return f"offbeat.{name} is now offbeat.{_RENAMED[name]}"
-    for family in ("algorithms", "client_rules", "schedulers", "partitions", "delays", "callbacks"):
-        if not name.startswith("_") and hasattr(__getattr__(family), name):
+    """Return the message for an unknown name; it names the new home of one that was renamed or moved."""
+    from offbeat.renames import renamed_name
+
+    if new := renamed_name(name):
+        return f"offbeat.{name} is now offbeat.{new}"
+    for family in _FAMILIES if not name.startswith("_") else ():
+        if hasattr(__getattr__(family), name):
             return f"offbeat.{name} is now offbeat.{family}.{name}"
     return f"module 'offbeat' has no attribute {name!r}"
 

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line: `offbeat`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ from offbeat.version import __version__
 
 
 def _settings(command: Any) -> Any:
-    """Options that change an experiment."""
+    """Add the options that change an experiment."""
     for option in (
-        click.option("--device", type=click.Choice(["cpu", "cuda"])),
+        click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where to train."),
         click.option(
             "--executor",
             type=click.Choice(["auto", "sequential", "vectorized", "graphs", "processes", "ray"]),
+            help="How to train the clients.",
         ),
     ):
         command = option(command)
@@ -51,7 +52,7 @@ def _settings(command: Any) -> Any:
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="offbeat")
 def main() -> None:
-    """Federated learning in which every client keeps its own time."""
+    """Asynchronous federated learning, simulated in virtual time or deployed on Flower."""
 
 
 for command in (bench, chaos, compare, deploy, export, replay, report, serve):
@@ -61,7 +62,7 @@ for command in (bench, chaos, compare, deploy, export, replay, report, serve):
 @main.command()
 @click.argument("file")
 @_settings
-@click.option("--seed", type=int, help="Seed of everything random.")
+@click.option("--seed", type=int, help="Seed of all random numbers.")
 @out_option
 @track_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -76,7 +77,10 @@ def run(
     track: Sequence[str],
     quiet: bool,
 ) -> None:
-    """Run one experiment: FILE.toml or preset:NAME."""
+    """Run one experiment.
+
+    FILE is a TOML file or preset:NAME; `offbeat list` shows the presets.
+    """
     from offbeat.runs import api, config
     from offbeat.runs.progress import Display
     from offbeat.runs.trackers import trackers
@@ -101,7 +105,10 @@ def run(
 @track_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, track: Sequence[str], quiet: bool) -> None:
-    """Go on with an interrupted run."""
+    """Resume an interrupted run.
+
+    FOLDER is the run folder. The result equals that of an uninterrupted run.
+    """
     from offbeat.runs import api
     from offbeat.runs.progress import Display
     from offbeat.runs.trackers import trackers
@@ -117,9 +124,13 @@ def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, track: Sequence[
 @main.command()
 @click.argument("file")
 @_settings
-@click.option("--grid", multiple=True, metavar="KEY=V1,V2…", help="An axis of the grid; repeatable.")
-@click.option("--seeds", default="", metavar="0,1,2", help="Seeds to run each point with.")
-@click.option("--out", type=click.Path(path_type=pathlib.Path), help="Folder of all runs; an unfinished one goes on.")
+@click.option("--grid", multiple=True, metavar="KEY=V1,V2…", help="Add an axis to the grid; repeatable.")
+@click.option("--seeds", default="", metavar="0,1,2", help="Run each point with these seeds.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=pathlib.Path),
+    help="Folder of the sweep (default: a new one under runs/). An unfinished sweep is resumed.",
+)
 @track_option
 @click.option("--quiet", is_flag=True, help="Print only the final table.")
 def sweep(
@@ -134,7 +145,11 @@ def sweep(
     track: Sequence[str],
     quiet: bool,
 ) -> None:
-    """Run variants × axes × grid × seeds of FILE.toml or preset:NAME, and compare them."""
+    """Run all combinations of variants, axes, grid and seeds, and compare them.
+
+    FILE is a TOML file or preset:NAME. Its [[variants]] and [[axes.NAME]] are combined with --grid, and --seeds
+    replaces its seeds.
+    """
     from offbeat.report import plots, tables
     from offbeat.runs.progress import SweepDisplay
     from offbeat.runs.sweep import Cell, Sweep
@@ -157,7 +172,8 @@ def sweep(
             display.end()
     if len(ended) < len(plan.cells):
         console.print(
-            f"interrupted after {len(ended)} of {len(plan.cells)} runs; the same command with --out {folder} goes on"
+            f"interrupted after {len(ended)} of {len(plan.cells)} runs; "
+            f"to resume, repeat the command with --out {shlex.quote(str(folder))}"
         )
         sys.exit(INTERRUPTED)
     summaries: dict[str, list[dict[str, Any]]] = {}
@@ -170,13 +186,13 @@ def sweep(
     if folders:
         target = next((s["target"] for group in summaries.values() for s in group if s), None)
         plots.accuracy(folders, target=target).savefig(folder / "accuracy.png")
-        click.echo(f"runs     {folder}\npicture  {folder / 'accuracy.png'}")
+        click.echo(f"runs    {folder}\nfigure  {folder / 'accuracy.png'}")
 
 
 @main.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(as_json: bool) -> None:
-    """What can be named in an experiment."""
+    """List the names that an experiment can use."""
     from offbeat.algorithms import AGGREGATORS, ALGORITHMS, OPTIMIZERS, STALENESS, TOPOLOGIES
     from offbeat.cache import CACHES
     from offbeat.client.rules import CLIENT_RULES
@@ -185,16 +201,16 @@ def list_(as_json: bool) -> None:
     from offbeat.environment import ATTACKS, AVAILABILITIES, DELAYS, LOCAL_WORK
     from offbeat.models import MODELS
     from offbeat.runs.presets import PRESETS
-    from offbeat.scheduling.schedulers import SCHEDULERS
+    from offbeat.scheduling import SCHEDULERS
 
     names = {
         "algorithms": list(ALGORITHMS),
         "optimizers": list(OPTIMIZERS),
-        "combinations": list(AGGREGATORS),
+        "aggregators": list(AGGREGATORS),
         "staleness": list(STALENESS),
-        "memories": list(CACHES),
+        "caches": list(CACHES),
         "topologies": list(TOPOLOGIES),
-        "clients": list(CLIENT_RULES),
+        "client_rules": list(CLIENT_RULES),
         "codecs": list(CODECS),
         "schedulers": list(SCHEDULERS),
         "datasets": list(DATASETS),
@@ -203,7 +219,7 @@ def list_(as_json: bool) -> None:
         "models": list(MODELS),
         "delays": list(DELAYS),
         "availabilities": list(AVAILABILITIES),
-        "efforts": list(LOCAL_WORK),
+        "local_work": list(LOCAL_WORK),
         "attacks": list(ATTACKS),
         "presets": list(PRESETS),
     }
@@ -217,7 +233,7 @@ def list_(as_json: bool) -> None:
 @main.command()
 @click.argument("preset")
 def show(preset: str) -> None:
-    """Print a preset as TOML, to be changed and run."""
+    """Print a preset as TOML, as a starting point for your own file."""
     from offbeat.runs.presets import text
 
     click.echo(text(preset.removeprefix("preset:")), nl=False)
@@ -226,9 +242,9 @@ def show(preset: str) -> None:
 @main.command()
 @click.argument("file")
 @_settings
-@click.option("--seed", type=int, help="Seed of everything random.")
+@click.option("--seed", type=int, help="Seed of all random numbers.")
 @click.option("--png", type=click.Path(path_type=pathlib.Path), is_flag=False, flag_value=pathlib.Path("partition.png"),
-              help="Draw labels by clients into this file (partition.png when none is named).")  # fmt: skip
+              help="Draw the labels of each client into this file (default: partition.png).")  # fmt: skip
 def partition(
     file: str,
     assignments: Sequence[str],
@@ -238,7 +254,10 @@ def partition(
     seed: int | None,
     png: pathlib.Path | None,
 ) -> None:
-    """Show how FILE.toml divides its data among the clients."""
+    """Show how an experiment divides its data among clients.
+
+    FILE is a TOML file or preset:NAME.
+    """
     from offbeat.data import data_dir as place
     from offbeat.report import plots
     from offbeat.runs import config
@@ -252,30 +271,32 @@ def partition(
     labels = (counts > 0).sum(axis=1)
     sizes = data.sizes
     click.echo(f"{data.clients} clients, {sizes.sum():,} examples, {data.dataset.classes} labels")
-    click.echo(f"examples a client: {sizes.min()} to {sizes.max()}, median {int(sorted(sizes)[len(sizes) // 2])}")
-    click.echo(f"labels a client:   {labels.min()} to {labels.max()}, mean {labels.mean():.1f}")
+    click.echo(f"examples per client: {sizes.min()} to {sizes.max()}, median {int(sorted(sizes)[len(sizes) // 2])}")
+    click.echo(f"labels per client:   {labels.min()} to {labels.max()}, mean {labels.mean():.1f}")
     if png is not None:
         try:
             plots.partition(counts).savefig(png)
         except (OSError, ValueError) as error:
             raise ConfigError(str(error), key="--png") from error
-        click.echo(f"picture: {png}")
+        click.echo(f"figure: {png}")
 
 
 def _seeds(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise ConfigError(f"{text!r}: expected whole numbers, such as 0,1,2", key="--seeds") from None
+        raise ConfigError(f"{text!r}: expected integers, such as 0,1,2", key="--seeds") from None
 
 
 def _conclude(console: Console, result: Any, label: str, track: Sequence[str], quiet: bool) -> None:
-    """The last words of a run."""
+    """Print the result of a run, or how to resume it."""
     from offbeat.report import tables
 
     if result.interrupted:
-        same = shlex.join([str(result.folder), *track_words(track)])
-        click.echo(f"interrupted at round {result.summary['rounds']}; go on with: offbeat resume {same}", err=True)
+        arguments = shlex.join([str(result.folder), *track_words(track)])
+        click.echo(
+            f"interrupted at round {result.summary['rounds']}; resume with: offbeat resume {arguments}", err=True
+        )
         sys.exit(INTERRUPTED)
     if not quiet:
         console.print(tables.fitted(tables.results({label: [result.summary]}), console))

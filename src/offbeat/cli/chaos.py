@@ -1,4 +1,4 @@
-"""Faults on purpose."""
+"""The command `chaos`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ BROKEN = 1
 @click.argument("file")
 @set_option
 @data_dir_option
-@click.option("--kills", type=click.IntRange(min=0), default=50, show_default=True, help="How often runs are killed.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the faults; the runs' own seeds count on.")
-@click.option("--only", metavar="N|messages", help="Only the N-th of the runs that are killed, or only the messages.")
+@click.option("--kills", type=click.IntRange(min=0), default=50, show_default=True, help="Number of kills.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the faults.")
+@click.option("--only", metavar="N|messages", help="Repeat only the N-th killed run, or only the message faults.")
 @click.option(
-    "--out", type=click.Path(path_type=pathlib.Path), help="Folder of the result, chaos.json (default: under runs/)."
+    "--out",
+    type=click.Path(path_type=pathlib.Path),
+    help="Folder for the result, chaos.json (default: a new one under runs/).",
 )
 def chaos(
     file: str,
@@ -35,38 +37,39 @@ def chaos(
     only: str | None,
     out: pathlib.Path | None,
 ) -> None:
-    """Kill runs of FILE.toml at random moments and resume them; lose, double, delay and damage their messages.
+    """Test fault tolerance by killing runs and corrupting messages.
 
-    The runs should be short: seconds. Kills fall into turns of the loop and writes of checkpoints; disks are full,
-    folders read-only. A run that was killed must come to the result of one that was not, bit for bit. Exit status 1
-    when something is broken, with the line that does it again.
+    FILE is a TOML file or preset:NAME of a run that takes seconds. Kills hit turns of the loop and writes of
+    checkpoints; disks fill up and folders become read-only; messages are lost, duplicated, delayed and damaged. A
+    killed run must produce the same result, bit for bit. The exit status is 1 if an invariant is violated; the output
+    then includes a command that reproduces the failure.
     """
     from offbeat.runs import config
 
     enable_tools("chaos")
-    from offbeat_chaos import console as shown
+    from offbeat_chaos import console as display
     from offbeat_chaos.campaign import Campaign
     from offbeat_chaos.kills import Command
 
     table = read_table(file, assignments)
     if SEVERAL & table.keys():
-        raise ConfigError(f"{file} describes several runs; chaos takes a file of one")
+        raise ConfigError(f"{file} describes several runs; chaos needs a file with a single run")
     if only is not None and only != "messages" and not (only.isdecimal() and int(only) > 0):
-        raise ConfigError(f"{only!r} is neither the number of a run nor 'messages'", key="--only")
+        raise ConfigError(f"{only!r} is not valid: give the number of a run, or 'messages'", key="--only")
     experiment = config.parse(table)
     options = [word for assignment in assignments for word in ("--set", assignment)]
     options += ["--data-dir", str(data_dir)] if data_dir is not None else []
     console = Console()
-    with shown.Telling(Console(stderr=True)) as telling:
+    with display.CampaignBars(Console(stderr=True)) as bars:
         campaign = Campaign(
             Command(file, options), experiment.seed, data_dir, out or new_folder(file, "chaos"),
-            0 if only == "messages" else kills, seed, telling.tell,
+            0 if only == "messages" else kills, seed, bars.update,
         )  # fmt: skip
         number = int(only) if only is not None and only != "messages" else None
         found = campaign.run(number, messages=number is None)
-    console.print(shown.table(found))
-    click.echo(shown.sentence(found))
+    console.print(display.table(found))
+    click.echo(display.sentence(found))
     click.echo(f"result  {campaign.out / 'chaos.json'}")
     if not found["held"]:
-        click.echo(shown.evidence(found), err=True)
+        click.echo(display.evidence(found), err=True)
         sys.exit(BROKEN)

@@ -1,4 +1,4 @@
-"""What the commands share."""
+"""Options and helpers that several commands share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ INTERRUPTED = 130
 
 
 class Group(click.Group):
-    """Offbeat's errors become one message and exit status 2; a mistyped command gets a hint."""
+    """A group that prints errors of offbeat in one line with exit status 2, and suggests commands for typos."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find a command; suggest another one if there is none."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             _fail(f"unknown command {args[0]!r}; {nearest(args[0], self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run a command and turn its errors into messages."""
         try:
             return super().invoke(ctx)
         except OffbeatError as error:
@@ -39,40 +41,51 @@ def _fail(message: str) -> NoReturn:
 
 
 def data_dir_option(command: Any) -> Any:
+    """Add the option --data-dir."""
     return click.option(
         "--data-dir", type=click.Path(path_type=pathlib.Path), envvar="OFFBEAT_DATA",
-        help="Where data sets lie (also: OFFBEAT_DATA).",
+        help="Folder of the data sets (also: OFFBEAT_DATA).",
     )(command)  # fmt: skip
 
 
 def set_option(command: Any) -> Any:
+    """Add the option --set."""
     return click.option(
-        "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Override a key; repeatable."
+        "--set", "assignments", multiple=True, metavar="KEY=VALUE",
+        help="Override a key of the experiment, such as algorithm.eta=0.5; repeatable.",
     )(command)  # fmt: skip
 
 
 def out_option(command: Any) -> Any:
+    """Add the option --out."""
     return click.option(
         "--out", type=click.Path(path_type=pathlib.Path), help="Run folder (default: a new one under runs/)."
     )(command)  # fmt: skip
 
 
 def track_option(command: Any) -> Any:
+    """Add the option --track."""
     return click.option(
         "--track", "track", multiple=True, metavar="NAME[=PLACE]",
-        help="Also write the metrics for TensorBoard, MLflow or W&B (tensorboard, mlflow, wandb) or a callback of your "
-        "own (MODULE:CLASS); repeatable. By default they lie beside the run folder, those of a sweep in the sweep's: "
-        "tensorboard/, mlflow.db (or where MLFLOW_TRACKING_URI says), wandb/ (offline, unless WANDB_MODE=online).",
+        help="Also write the metrics to tensorboard, mlflow, wandb or your own callback (MODULE:CLASS); repeatable. "
+        "The default place is the folder that contains the run folder, or the folder of the sweep: tensorboard/, "
+        "mlflow.db (unless MLFLOW_TRACKING_URI is set) or wandb/ (offline, unless WANDB_MODE=online).",
     )(command)  # fmt: skip
 
 
 def track_words(track: Sequence[str]) -> list[str]:
-    """As they stand in a command."""
+    """Return the options --track as words of a command."""
     return [word for name in track for word in ("--track", name)]
 
 
 def read_table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str, Any]:
-    """The experiment's table: the file or preset, then --set, then the flags that have names of their own."""
+    """Return the table of an experiment.
+
+    Args:
+        file: A TOML file, or preset:NAME.
+        assignments: Values of --set, applied to the file.
+        flags: Values of dedicated options, which take precedence over --set; None leaves a key as it is.
+    """
     import tomllib
 
     from offbeat.runs import config
@@ -89,7 +102,10 @@ def read_table(file: str, assignments: Sequence[str], **flags: Any) -> dict[str,
 
 
 def modules_of(file: str) -> pathlib.Path | None:
-    """Where the user's own modules are looked for: beside the file, or where the run of a config.toml had them."""
+    """Return the folder in which custom modules are searched.
+
+    It is the folder of the file; for the config.toml of a run, it is the folder that the run used.
+    """
     from offbeat.runs.folder import Origin
 
     if file.startswith("preset:"):
@@ -99,10 +115,12 @@ def modules_of(file: str) -> pathlib.Path | None:
 
 
 def stem(file: str) -> str:
+    """Return the name of an experiment file or preset."""
     return pathlib.Path(file.removeprefix("preset:")).stem
 
 
 def new_folder(file: str, kind: str) -> pathlib.Path:
+    """Return a folder under runs/ that does not exist yet."""
     base = pathlib.Path("runs") / f"{stem(file)}-{kind}"
     tries = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 1_000_000))
     return next(path for path in tries if not path.exists())

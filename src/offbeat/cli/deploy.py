@@ -1,4 +1,4 @@
-"""The command line of deployments.  Nothing of Flower's is imported before a command needs it."""
+"""The commands `deploy` and `replay`. Flower is imported only when a command needs it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def deploy() -> None:
-    """Train with real clients, over Flower."""
+    """Train with real clients on Flower."""
     need_flower()
 
 
 @deploy.command()
 @click.argument("file")
-@click.option("--clients", type=click.IntRange(min=1), help="How many nodes (default: data.clients).")
+@click.option("--clients", type=click.IntRange(min=1), help="Number of nodes (default: data.clients).")
 @set_option
 @out_option
 @data_dir_option
@@ -56,41 +56,42 @@ def local(
     track: Sequence[str],
     quiet: bool,
 ) -> None:
-    """The whole federation on this machine: FILE.toml or preset:NAME.
+    """Run a whole federation on this machine: server and clients.
 
-    The same command with --out of an unfinished run goes on with it.
+    FILE is a TOML file or preset:NAME. The same command with the --out of an unfinished run resumes it.
     """
-    from offbeat.deploy.local import federate
-    from offbeat.deploy.submission import Order
-    from offbeat.flower.server import assemble, is_begun
+    from offbeat.deploy.local import run_local
+    from offbeat.deploy.submission import RunRequest
+    from offbeat.flower.server import assemble, can_resume
     from offbeat.runs import config
+    from offbeat.runs.folder import CHECKPOINT
     from offbeat.runs.interrupt import interruptible
     from offbeat.runs.trackers import absolute, trackers
 
     table = read_table(file, assignments)
     if SEVERAL & table.keys():
-        raise ConfigError(f"{file} describes several runs: name one of them in a file of its own")
+        raise ConfigError(f"{file} describes several runs; a deployment needs a file with a single run")
     if clients is not None:
         table.setdefault("data", {})["clients"] = clients
     experiment = config.parse(table)
     folder = out or new_folder(file, f"local-seed{experiment.seed}")
-    trackers(track)  # a mistake shows here, before the server app is started
+    trackers(track)  # report errors before the server app is started
     assembly = assemble(experiment, str(data_dir) if data_dir else None)
-    again = is_begun(folder, assembly)
-    order = Order(config.dump(experiment), folder, data_dir, modules_of(file), track=absolute(track))
+    resumed = can_resume(folder, assembly)
+    request = RunRequest(config.dump(experiment), folder, data_dir, modules_of(file), track=absolute(track))
     console = Console()
-    if again and not quiet:
-        console.print(f"going on with {folder}", highlight=False)
-    same = f"offbeat deploy local {shlex.join(_same(file, clients, assignments, folder, data_dir, track))}"
+    if resumed and not quiet:
+        console.print(f"resuming {folder}", highlight=False)
+    resume = f"offbeat deploy local {shlex.join(_arguments(file, clients, assignments, folder, data_dir, track))}"
     try:
-        with _display(console, stem(file), quiet) as (watch, tell), interruptible() as interrupted:
-            done = federate(order, assembly.context.data.clients, interrupted, watch, tell)
+        with _display(console, stem(file), quiet) as (watch, report), interruptible() as interrupted:
+            done = run_local(request, assembly.context.data.clients, interrupted, watch, report)
     except OffbeatError as error:
-        if any(folder.glob("checkpoint/*")):
-            raise OffbeatError(f"{error}\ngo on with: {same}") from error
+        if any((folder / CHECKPOINT).glob("*")):
+            raise OffbeatError(f"{error}\nresume with: {resume}") from error
         raise
     if not done:
-        click.echo(f"interrupted; go on with: {same}", err=True)
+        click.echo(f"interrupted; resume with: {resume}", err=True)
         sys.exit(INTERRUPTED)
     _conclude(console, folder, stem(file), quiet)
 
@@ -98,87 +99,97 @@ def local(
 @deploy.command()
 @click.argument("place", metavar="DIR", type=click.Path(path_type=pathlib.Path))
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Name or address under which clients find the server."
+    "--host", default="127.0.0.1", show_default=True, help="Host name or address at which clients reach the server."
 )
-@click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="Port that clients call.")
-@click.option("--nodes", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="Port of the server.")
+@click.option("--nodes", type=click.IntRange(min=1), default=2, show_default=True, help="Number of client nodes.")
 def init(place: pathlib.Path, host: str, port: int, nodes: int) -> None:
-    """Write certificates, keys and one folder for each machine of a deployment."""
+    """Create certificates, keys and one folder per machine of a deployment."""
     from offbeat.deploy import bundle
 
     bundle.init(place, host, port, nodes)
     click.echo(
         f"server   {place / 'server'}: edit experiment.toml, then: offbeat deploy server {place / 'server'}\n"
-        f"clients  {place / 'client-0'} …: each on its machine: offbeat deploy client DIR --data my_module:load\n"
-        f"keep     {place / 'ca.key'}: to yourself"
+        f"clients  {place / 'client-0'} …: copy each to its machine, then: offbeat deploy client DIR "
+        f"--data my_module:load\n"
+        f"secret   {place / 'ca.key'}: do not share it"
     )
 
 
 @deploy.command()
 @click.argument("place", metavar="DIR", type=click.Path(path_type=pathlib.Path))
 @click.option("--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT",
-              help="Where the SuperLink listens; whoever reaches it rules it.")  # fmt: skip
+              help="Address of the SuperLink; anyone who can reach it controls the deployment.")  # fmt: skip
 @data_dir_option
 @track_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def server(place: pathlib.Path, listen: str, data_dir: pathlib.Path | None, track: Sequence[str], quiet: bool) -> None:
-    """Run the experiment of a server's folder to its end, whatever dies meanwhile.
+    """Run the experiment of a server's folder, and restart processes that die.
 
-    The same command goes on with a run that was interrupted.
+    The same command resumes an interrupted run.
     """
     from offbeat.deploy.bundle import EXPERIMENT, ServerBundle
-    from offbeat.deploy.durable import serve_forever
-    from offbeat.deploy.submission import Order
-    from offbeat.flower.server import assemble, is_begun
+    from offbeat.deploy.durable import run_server
+    from offbeat.deploy.submission import RunRequest
+    from offbeat.flower.server import assemble, can_resume
     from offbeat.runs import config
+    from offbeat.runs.folder import is_finished
     from offbeat.runs.interrupt import interruptible
     from offbeat.runs.trackers import absolute, trackers
 
     bundle, address, console, label = ServerBundle(place), _address(listen), Console(), place.resolve().name
-    if (place / "run" / "summary.json").is_file():  # nothing left to do, for a supervisor that starts this again
+    if is_finished(place / "run"):  # a supervisor may start this command again
         _conclude(console, place / "run", label, quiet)
         return
     experiment = config.parse(read_table(str(place / EXPERIMENT), ()))
-    trackers(track)  # a mistake shows here, before the server app is started
-    order = Order(config.dump(experiment), place / "run", data_dir, place, track=absolute(track))
-    is_begun(order.out, assemble(experiment, str(data_dir) if data_dir else None))
-    with _display(console, label, quiet) as (watch, tell), interruptible() as interrupted:
-        done = serve_forever(bundle, address, order, interrupted, watch, tell)
+    trackers(track)  # report errors before the server app is started
+    request = RunRequest(config.dump(experiment), place / "run", data_dir, place, track=absolute(track))
+    can_resume(request.out, assemble(experiment, str(data_dir) if data_dir else None))
+    with _display(console, label, quiet) as (watch, report), interruptible() as interrupted:
+        done = run_server(bundle, address, request, interrupted, watch, report)
     if not done:
-        same = shlex.join([str(place), *track_words(track)])
-        click.echo(f"interrupted; go on with: offbeat deploy server {same}", err=True)
+        arguments = shlex.join([str(place), *track_words(track)])
+        click.echo(f"interrupted; resume with: offbeat deploy server {arguments}", err=True)
         sys.exit(INTERRUPTED)
-    _conclude(console, order.out, label, quiet)
+    _conclude(console, request.out, label, quiet)
 
 
 @deploy.command()
 @click.argument("place", metavar="DIR", type=click.Path(path_type=pathlib.Path))
 @click.option(
-    "--data", metavar="MODULE:FUNCTION", help="Makes this node's data (default: its part of the experiment's)."
+    "--data",
+    metavar="MODULE:FUNCTION",
+    help="Function that loads this node's data (default: its part of the experiment's data).",
 )
 @data_dir_option
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def client(place: pathlib.Path, data: str | None, data_dir: pathlib.Path | None, quiet: bool) -> None:
-    """Take part in a deployment, with a client's folder, until stopped."""
+    """Join a deployment as a client, until stopped.
+
+    DIR is the client's folder from `offbeat deploy init`.
+    """
     from offbeat.deploy.bundle import ClientBundle
-    from offbeat.deploy.node import keep_node
+    from offbeat.deploy.node import run_node
     from offbeat.runs.interrupt import interruptible
 
     with interruptible() as interrupted:
-        keep_node(ClientBundle(place), data, data_dir, interrupted, lambda text: None if quiet else click.echo(text))
+        run_node(ClientBundle(place), data, data_dir, interrupted, lambda text: None if quiet else click.echo(text))
 
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=pathlib.Path))
 @data_dir_option
 def replay(folder: pathlib.Path, data_dir: pathlib.Path | None) -> None:
-    """Let a deployment happen again from its log, and compare the models bit for bit."""
-    need_flower()
-    from offbeat.flower.server import replay as again
+    """Replay a deployment from its log, and compare the models bit for bit.
 
-    result = again(folder, str(data_dir) if data_dir else None)
-    same = "the same, bit for bit" if result.same else "not the same"
-    click.echo(f"version {result.version}, {result.updates} updates: x is {same}")
+    RUN is the run folder of the deployment.
+    """
+    need_flower()
+    from offbeat.flower.server import replay as replay_run
+
+    result = replay_run(folder, str(data_dir) if data_dir else None)
+    verdict = "the models are identical, bit for bit" if result.same else "the models differ"
+    click.echo(f"version {result.version}, {result.updates} updates: {verdict}")
     sys.exit(0 if result.same else 1)
 
 
@@ -190,24 +201,25 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def need_flower() -> None:
+    """Raise a ConfigError if Flower is not installed."""
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError("a deployment needs Flower; install it with: pip install 'offbeat[flower]'")
 
 
 @contextlib.contextmanager
 def _display(console: Console, label: str, quiet: bool) -> Iterator[tuple[Watch, Callable[[str], None]]]:
-    """What a run that goes on in other processes shows here."""
+    """Show the progress of a run in other processes; yield a watch and a function that prints messages."""
     from offbeat.runs.progress import Display
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         if not quiet:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     with Display(console, label, quiet) as display:
-        yield display.watch, tell
+        yield display.watch, report
 
 
-def _same(
+def _arguments(
     file: str,
     clients: int | None,
     assignments: Sequence[str],
@@ -215,7 +227,7 @@ def _same(
     data_dir: pathlib.Path | None,
     track: Sequence[str],
 ) -> list[str]:
-    """The words of a command that goes on."""
+    """Return the arguments of the command that resumes a run."""
     words = [file, "--out", str(folder)]
     words += ["--clients", str(clients)] if clients else []
     words += [word for assignment in assignments for word in ("--set", assignment)]
@@ -225,8 +237,8 @@ def _same(
 
 def _conclude(console: Console, folder: pathlib.Path, label: str, quiet: bool) -> None:
     from offbeat.report import tables
-    from offbeat.runs.folder import read_json
+    from offbeat.runs.folder import read_summary
 
     if not quiet:
-        console.print(tables.fitted(tables.results({label: [read_json(folder / "summary.json")]}), console))
+        console.print(tables.fitted(tables.results({label: [read_summary(folder)]}), console))
         click.echo(f"run  {folder}")

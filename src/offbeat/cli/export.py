@@ -1,4 +1,4 @@
-"""Figures for other programs."""
+"""The command `export`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from offbeat.errors import ConfigError
 @click.command()
 @click.argument("runs", metavar="RUN…", nargs=-1, required=True, type=click.Path(path_type=pathlib.Path))
 @click.option("--csv", "file", type=click.Path(path_type=pathlib.Path, allow_dash=True), default="-",
-              show_default=True, metavar="FILE", help="Where to write; - is stdout.")  # fmt: skip
-@click.option("--updates", is_flag=True, help="A row a trip instead of a row an evaluation.")
+              show_default=True, metavar="FILE", help="File to write; - is the standard output.")  # fmt: skip
+@click.option("--updates", is_flag=True, help="Write one row per completed job instead of one per evaluation.")
 def export(runs: Sequence[pathlib.Path], file: pathlib.Path, updates: bool) -> None:
     """Write the metrics of runs as CSV.
 
-    RUN is a run folder or that of a sweep; the first column names the run.  What a killed run has left half-written is
-    an error; `offbeat resume` mends it.
+    RUN is the folder of a run or of a sweep; the first column names the run. A file that a killed run has left
+    half-written is an error; `offbeat resume` repairs it.
     """
     from offbeat.report import export as tables
 

@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: styles, scripts and figures are inside, and it asks nobody for anything."""
+"""The report as one self-contained HTML file, which loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPTS = ("echarts.min.js", "charts.js", "view.js", "report.js")
 
 
 def page(records: Sequence[Record], title: str = "offbeat report") -> str:
-    """The report on some runs."""
+    """Return the HTML of a report on the given runs."""
     data = {
         "version": __version__,
         "runs": [payload.row(record, str(number)) for number, record in enumerate(records)],
@@ -32,18 +32,18 @@ def page(records: Sequence[Record], title: str = "offbeat report") -> str:
         policy=html.escape(policy, quote=True),
         title=html.escape(title),
         head=f"<style>{static('style.css')}</style>",
-        data=f'<script type="application/json" id="data">{_inside(data)}</script>',
+        data=f'<script type="application/json" id="data">{_embed(data)}</script>',
         scripts="".join(f"<script>{script}</script>" for script in scripts),
     )
 
 
 def static(name: str) -> str:
-    """A file that is shipped with the report."""
+    """Return the text of a file in `report/static`."""
     return (resources.files("offbeat.report") / "static" / name).read_text(encoding="utf-8")
 
 
-def _inside(data: Any) -> str:
-    """JSON that cannot end the element it stands in."""
+def _embed(data: Any) -> str:
+    """Return JSON that cannot close the script element around it."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -1,4 +1,4 @@
-"""What a page shows of a run, as plain tables and lists that become JSON."""
+"""The data that a page shows about a run, as dicts and lists for JSON."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from offbeat.fedluck_objective import phi
 from offbeat.report import series
-from offbeat.report.read import Log, Record, clean, lost
-from offbeat.runs.folder import STATUS
+from offbeat.report.read import Record, clean
+from offbeat.runs.folder import STATUS, UpdateRows
 
 CURVE = ("version", "virtual_seconds", "bytes_up", "accuracy", "loss")
 SHOWN = ("accuracy", "best_accuracy", "staleness_mean", "staleness_max", "lost", "virtual_seconds", "bytes_up")
-COLUMNS = 400  # clients, or groups of them, in the map of who has which labels
-NODES = 150  # of a network that is drawn
+COLUMNS = 400  # groups of clients in the map of labels
+NODES = 150  # larger networks are not drawn
 
 
 def safe(value: Any, depth: int = 8) -> Any:
-    """As JSON can say it: finite numbers, text that is text, nothing deep."""
+    """Return a value restricted to what JSON can represent: finite numbers, clean text, limited depth."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -33,7 +33,7 @@ def safe(value: Any, depth: int = 8) -> Any:
 
 
 def row(record: Record, name: str) -> dict[str, Any]:
-    """A run in the list of runs."""
+    """Return the entry of a run in the list of runs."""
     last = record.metrics[-1] if record.metrics else {}
     progress = {key: last[key] for key in ("version", "virtual_seconds", "accuracy") if key in last}
     return {
@@ -53,14 +53,14 @@ def row(record: Record, name: str) -> dict[str, Any]:
 
 
 def curve(record: Record, begin: int = 0) -> dict[str, list[Any]]:
-    """The evaluations from the given one on, a list for each figure."""
+    """Return the evaluations from the given one on, as one list per metric."""
     lines = record.metrics[begin:]
     names = [*CURVE, *(name for name in ("consensus", "epsilon") if lines and name in lines[0])]
     return {name: _plain(line.get(name) for line in lines) for name in names}
 
 
 def thinned(curve: dict[str, list[Any]], most: int = 2000) -> dict[str, list[Any]]:
-    """A long curve at some of its points, the last among them."""
+    """Return a long curve at some of its points, including the last."""
     count = len(curve["version"])
     if count <= most:
         return curve
@@ -69,7 +69,7 @@ def thinned(curve: dict[str, list[Any]], most: int = 2000) -> dict[str, list[Any
 
 
 def detail(record: Record) -> dict[str, Any]:
-    """All that is drawn of one run beside its curve; what it has not got is left out."""
+    """Return what is drawn for one run in addition to its curve, without the parts that it does not have."""
     found: dict[str, Any] = {
         "config": record.config_text,
         "status": safe({name: value for name, value in record.status.items() if value is not None}),
@@ -85,18 +85,18 @@ def detail(record: Record) -> dict[str, Any]:
     return found
 
 
-def _of_log(log: Log, record: Record) -> dict[str, Any]:
+def _of_log(log: UpdateRows, record: Record) -> dict[str, Any]:
     clients = max(record.clients, int(log["client"].max()) + 1)
     cuts, busy = series.at_work(log, clients)
-    some, rows = series.trips(log)
+    some, rows = series.sample_jobs(log)
     place = {int(client): at for at, client in enumerate(some)}
-    gone, sizes = lost(rows), record.sizes
+    wasted, sizes = ~series.aggregated(rows), record.sizes
     took, counts = series.durations(log)
     found = {
         "clients": clients,
         "trips": len(log),
-        "lost": int(lost(log).sum()),
-        "refused": _to_nothing(log),
+        "lost": int((~series.aggregated(log)).sum()),
+        "refused": _endings(log),
         "staleness": _columns(("tau", "count"), series.staleness(log)),
         "staleness_over_time": _columns(("time", "mean", "most"), series.staleness_over_time(log)),
         "concurrency": _columns(("time", "busy"), series.concurrency(log)),
@@ -109,26 +109,26 @@ def _of_log(log: Log, record: Record) -> dict[str, Any]:
         "timeline": {
             "clients": [int(client) for client in some],
             "trips": [
-                [place[int(r["client"])], *_plain((r["sent"], r["time"]), 7), int(r["version"]), int(r["staleness"]), g]
-                for r, g in zip(rows, gone.tolist(), strict=True)
+                [place[int(r["client"])], *_plain((r["sent"], r["time"]), 7), int(r["version"]), int(r["staleness"]), w]
+                for r, w in zip(rows, wasted.tolist(), strict=True)
             ],
         },
         "durations": {"cuts": _plain(took), "count": counts.tolist()},
     }
-    if record.remembers:
+    if record.has_cache:
         ages = series.ages(log, clients)
         found["ages"] = _columns(("version", "mean", "most", "heard"), (ages.version, ages.mean, ages.most, ages.heard))
     return found
 
 
-def _to_nothing(log: Log) -> dict[str, int]:
-    """How many trips came to nothing for which reason."""
+def _endings(log: UpdateRows) -> dict[str, int]:
+    """Count the jobs whose update was not aggregated, by reason."""
     counts = np.bincount(log["status"], minlength=len(STATUS))[: len(STATUS)]
     return {name: int(count) for name, count in zip(STATUS, counts, strict=True) if count and name != "aggregated"}
 
 
 def _partition(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Examples of each label; many clients are put together in groups of neighbours."""
+    """Return the number of examples per label; many clients are merged into groups of neighbors."""
     counts = np.array(setting["partition"], dtype=np.int64)
     group = -(-len(counts) // COLUMNS)
     grouped = np.add.reduceat(counts, np.arange(0, len(counts), group), axis=0)
@@ -136,7 +136,7 @@ def _partition(setting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plan(setting: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each device what it chose, and φ over what it could have chosen."""
+    """Return the choice of each device, and φ over its alternatives."""
     plan = setting["plan"]
     found = []
     for device, (chosen, rate, alpha, beta) in enumerate(plan[: series.DEVICES]):
@@ -159,7 +159,7 @@ def _columns(names: Iterable[str], arrays: Iterable[Any]) -> dict[str, list[Any]
 
 
 def _plain(values: Iterable[Any], digits: int = 6) -> list[Any]:
-    """Numbers of so many digits; None for what is none."""
+    """Round to the given number of digits; numbers that are not finite become None."""
     return [None if value is None else _short(value, digits) for value in values]
 
 

@@ -1,6 +1,7 @@
-"""Pictures of runs.  Every function returns a matplotlib figure that can be changed before it is saved.
+"""Figures of runs. Every function returns a matplotlib figure that can be changed before it is saved.
 
-Those of one run take what `offbeat.report.read.read(folder)` gives, and fit a column of a paper: 3.4 inches, 8 points.
+Figures of a single run take a record from `offbeat.report.read.read(folder)` and fit a column of a paper: 3.4 inches
+wide, with text of 8 points.
 """
 
 from __future__ import annotations
@@ -14,22 +15,25 @@ from numpy.typing import NDArray
 
 from offbeat.fedluck_objective import phi
 from offbeat.report import series
-from offbeat.report.read import Record, lost, metrics
+from offbeat.report.read import Record, metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito
-INSIDE = 10  # curves whose names find room inside the axes
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito
+INSIDE = 10  # most curves whose legend fits inside the axes
 AXES = {"virtual_seconds": "virtual time (s)", "version": "round", "bytes_up": "bytes up"}
 
 
 def accuracy(
     runs: Mapping[str, Sequence[pathlib.Path]], over: str = "virtual_seconds", target: float | None = None
 ) -> Figure:
-    """Test accuracy of several experiments, with the band between the lowest and the highest seed.
+    """Draw the test accuracy of several experiments, with a band from the lowest to the highest seed.
 
-    `over` is one of virtual_seconds, version and bytes_up.
+    Args:
+        runs: Run folders by label; the folders of one label are seeds of one experiment.
+        over: The horizontal axis: virtual_seconds, version or bytes_up.
+        target: Accuracy to mark, as a fraction.
     """
     many = len(runs) > INSIDE
     figure, axes = _figure(10.5, max(4.2, 0.16 * len(runs))) if many else _figure(7.0, 4.2)
@@ -37,7 +41,7 @@ def accuracy(
         curves = [metrics(folder) for folder in folders]
         grid = np.unique(np.concatenate([[line[over] for line in curve] for curve in curves]))
         grid = grid[grid <= min(curve[-1][over] for curve in curves)]
-        # A model stays in force until the next one is tested: a step function, not a slope.
+        # The accuracy of a model holds until the next evaluation: a step function, not a slope.
         values = np.stack([_step(grid, curve, over) for curve in curves])
         (line,) = axes.plot(grid, 100 * values.mean(axis=0), label=label, linewidth=1.6, drawstyle="steps-post")
         if len(curves) > 1:
@@ -61,7 +65,7 @@ def _step(grid: NDArray[np.float64], curve: Sequence[Mapping[str, Any]], over: s
 
 
 def partition(counts: NDArray[np.int64]) -> Figure:
-    """Who has how many examples of which label: one column a client."""
+    """Draw the number of examples per client and label."""
     clients, classes = counts.shape
     figure, axes = _figure(min(12.0, 3.0 + 0.09 * clients), 1.6 + 0.22 * min(classes, 40))
     shown = np.where(counts == 0, np.nan, counts.astype(float))
@@ -74,7 +78,7 @@ def partition(counts: NDArray[np.int64]) -> Figure:
 
 
 def staleness(record: Record) -> Figure:
-    """How many updates were how stale."""
+    """Draw the distribution of staleness."""
     figure, axes = _column()
     tau, counts = series.staleness(record.log())
     axes.bar(tau, counts, width=0.9 * (tau[1] - tau[0] if len(tau) > 1 else 1), align="edge")
@@ -83,7 +87,7 @@ def staleness(record: Record) -> Figure:
 
 
 def staleness_over_time(record: Record) -> Figure:
-    """The mean and the largest staleness of what arrived."""
+    """Draw the mean and the largest staleness of arriving updates over time."""
     figure, axes = _column()
     time, mean, most = series.staleness_over_time(record.log())
     there = ~np.isnan(mean)
@@ -95,62 +99,62 @@ def staleness_over_time(record: Record) -> Figure:
 
 
 def concurrency(record: Record) -> Figure:
-    """How many clients were at work, and how many updates waited for the server's next step."""
+    """Draw the number of busy clients and of updates that wait for the next server step."""
     figure, axes = _column()
     log = record.log()
-    axes.plot(*series.concurrency(log), label="clients at work")
-    axes.plot(*series.waiting(log), label="updates waiting, at most", linewidth=0.7, drawstyle="steps-mid")
+    axes.plot(*series.concurrency(log), label="busy clients")
+    axes.plot(*series.waiting(log), label="waiting updates (max)", linewidth=0.7, drawstyle="steps-mid")
     axes.set(xlabel=AXES["virtual_seconds"], ylabel="number", ylim=(0, None))
     axes.legend(frameon=False, fontsize=7)
     return figure
 
 
 def participation(record: Record) -> Figure:
-    """Each client's part of the updates beside its part of the data."""
+    """Draw each client's share of the updates against its share of the data."""
     figure, axes = _column()
     data, updates, who = series.participation(record.log(), record.clients, record.sizes)
     if record.sizes is None:
         axes.plot(who, 100 * updates, ".", markersize=4, alpha=0.6, markeredgewidth=0)
-        axes.set(xlabel="client", ylabel="part of the updates (%)")
+        axes.set(xlabel="client", ylabel="share of the updates (%)")
         return figure
     axes.plot(100 * data, 100 * updates, ".", markersize=4, alpha=0.6, markeredgewidth=0)
     most = 100 * max(data.max(), updates.max())
     axes.plot([0, most], [0, most], color="0.5", linewidth=0.8, linestyle="--")
-    axes.set(xlabel="part of the data (%)", ylabel="part of the updates (%)")
+    axes.set(xlabel="share of the data (%)", ylabel="share of the updates (%)")
     return figure
 
 
 def timeline(record: Record) -> Figure:
-    """Who trained when: a bar is a trip, darker the staler it was; dashed with a cross it came to nothing."""
+    """Draw jobs as bars, darker for staler updates; a dashed bar with a cross was not aggregated."""
     figure, axes = _column(height=3.4)
-    clients, trips = series.trips(record.log())
+    clients, jobs = series.sample_jobs(record.log())
     place = {int(client): at for at, client in enumerate(clients)}
-    tau = trips["staleness"] / max(1, int(trips["staleness"].max(initial=0)))
-    for trip, gone, shade in zip(trips, lost(trips), tau, strict=True):
-        at, width = place[int(trip["client"])], trip["time"] - trip["sent"]
-        look = {"facecolor": "none", "edgecolor": COLOURS[3], "linestyle": "--"} if gone else {
+    tau = jobs["staleness"] / max(1, int(jobs["staleness"].max(initial=0)))
+    for job, wasted, shade in zip(jobs, ~series.aggregated(jobs), tau, strict=True):
+        at, width = place[int(job["client"])], job["time"] - job["sent"]
+        style = {"facecolor": "none", "edgecolor": COLORS[3], "linestyle": "--"} if wasted else {
             "facecolor": str(0.85 - 0.75 * shade), "edgecolor": "none"}  # fmt: skip
-        axes.barh(at, width, left=trip["sent"], height=0.7, linewidth=0.6, **look)
-        if gone:
-            axes.plot(trip["time"], at, "x", color=COLOURS[3], markersize=3)
+        axes.barh(at, width, left=job["sent"], height=0.7, linewidth=0.6, **style)
+        if wasted:
+            axes.plot(job["time"], at, "x", color=COLORS[3], markersize=3)
     some = np.linspace(0, len(clients) - 1, min(len(clients), 12)).astype(int)
     axes.set(xlabel=AXES["virtual_seconds"], ylabel="client", yticks=some, yticklabels=clients[some])
     return figure
 
 
 def at_work(record: Record) -> Figure:
-    """The part of its time that each client, or group of clients, was at work."""
+    """Draw the share of the time that each client, or group of clients, was busy."""
     figure, axes = _column(height=3.0)
     cuts, busy = series.at_work(record.log(), record.clients)
     extent = (cuts[0], cuts[-1], 0, record.clients)
     image = axes.imshow(busy, aspect="auto", origin="lower", extent=extent, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel=AXES["virtual_seconds"], ylabel="client")
-    _scale(figure, image, "part of the time at work")
+    _scale(figure, image, "share of the time busy")
     return figure
 
 
 def ages(record: Record) -> Figure:
-    """How old what a memory holds is."""
+    """Draw the age of the cached updates."""
     figure, axes = _column()
     found = series.ages(record.log(), record.clients)
     axes.plot(found.version, found.mean, label="mean")
@@ -161,24 +165,24 @@ def ages(record: Record) -> Figure:
 
 
 def durations(record: Record) -> Figure:
-    """How long trips took."""
+    """Draw the distribution of job durations."""
     figure, axes = _column()
     cuts, counts = series.durations(record.log())
     axes.stairs(counts, cuts, fill=True)
-    axes.set(xlabel="trip (s)", ylabel="trips")
+    axes.set(xlabel="duration (s)", ylabel="jobs")
     if cuts[0] > 0:
         axes.set_xscale("log")
     return figure
 
 
 def plan(record: Record, device: int = 0) -> Figure:
-    """FedLuck's φ of a device over local steps and compression, and what it chose."""
+    """Draw FedLuck's φ of a device over local steps and compression rate, and the device's choice."""
     figure, axes = _column()
     k, delta, alpha, beta = record.setting["plan"][device]
     ks, deltas = np.arange(2.0, 61.0)[:, None], np.linspace(0.01, 1, 100)[None, :]
     values = np.log10(phi(ks, deltas, alpha, beta, record.setting["period"], record.setting["exponent"]))
     image = axes.contourf(deltas[0], ks[:, 0], values, levels=20, cmap="Blues_r")
-    axes.plot(delta, k, "D", color=COLOURS[3], markersize=5, clip_on=False)
+    axes.plot(delta, k, "D", color=COLORS[3], markersize=5, clip_on=False)
     axes.set(xlabel="compression rate δ", ylabel="local steps k")
     axes.set_title(f"device {device}: k = {k}, δ = {delta:g}", fontsize=8)
     _scale(figure, image, "log₁₀ φ")
@@ -186,7 +190,7 @@ def plan(record: Record, device: int = 0) -> Figure:
 
 
 def network(record: Record) -> Figure:
-    """Who talks to whom."""
+    """Draw the network of a decentralized run."""
     figure, axes = _column(height=3.2)
     found = record.setting["network"]
     turn = 2 * np.pi * np.arange(found["nodes"]) / found["nodes"]
@@ -201,7 +205,7 @@ def network(record: Record) -> Figure:
 
 
 def consensus(record: Record) -> Figure:
-    """How far the clients' models were from their mean."""
+    """Draw the distance of the clients' models from their mean."""
     figure, axes = _column()
     axes.plot([line["version"] for line in record.metrics], [line["consensus"] for line in record.metrics])
     axes.set(xlabel=AXES["version"], ylabel="distance from the mean", ylim=(0, None))
@@ -209,7 +213,7 @@ def consensus(record: Record) -> Figure:
 
 
 def epsilon(record: Record) -> Figure:
-    """What the client that was heard most often has given away."""
+    """Draw the privacy loss ε of the client that contributed most often."""
     figure, axes = _column()
     axes.plot([line["version"] for line in record.metrics], [line.get("epsilon") for line in record.metrics])
     axes.set(xlabel=AXES["version"], ylabel="ε", ylim=(0, None))
@@ -217,26 +221,26 @@ def epsilon(record: Record) -> Figure:
 
 
 def of_run(record: Record) -> dict[str, Figure]:
-    """All pictures that a run has something to show in, by name."""
-    pictures: dict[str, Figure] = {}
+    """Return all figures for which a run has data, by name."""
+    figures: dict[str, Figure] = {}
     if len(record.log()):
         always = (staleness, staleness_over_time, concurrency, participation, timeline, at_work, durations)
-        pictures |= {draw.__name__: draw(record) for draw in always}
-        if record.remembers:
-            pictures["ages"] = ages(record)
+        figures |= {draw.__name__: draw(record) for draw in always}
+        if record.has_cache:
+            figures["ages"] = ages(record)
     if "partition" in record.setting:
-        pictures["partition"] = partition(np.array(record.setting["partition"]))
+        figures["partition"] = partition(np.array(record.setting["partition"]))
     if "plan" in record.setting:
-        pictures |= {
+        figures |= {
             f"plan-{device}": plan(record, device) for device in range(min(series.DEVICES, len(record.setting["plan"])))
         }
     if "network" in record.setting:
-        pictures["network"] = network(record)
+        figures["network"] = network(record)
     if record.metrics and "consensus" in record.metrics[0]:
-        pictures["consensus"] = consensus(record)
+        figures["consensus"] = consensus(record)
     if record.metrics and "epsilon" in record.metrics[0]:
-        pictures["epsilon"] = epsilon(record)
-    return pictures
+        figures["epsilon"] = epsilon(record)
+    return figures
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
@@ -244,13 +248,13 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
 
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_prop_cycle(color=COLOURS)
+    axes.set_prop_cycle(color=COLORS)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
 def _column(width: float = 3.4, height: float = 2.4) -> tuple[Figure, Any]:
-    """A figure for a column of a paper."""
+    """Return a figure for a column of a paper."""
     figure, axes = _figure(width, height)
     figure.set_dpi(300)
     axes.tick_params(labelsize=7)

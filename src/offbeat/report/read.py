@@ -1,6 +1,6 @@
-"""Run folders as they are on disk: whole, half-written, broken or hostile.  Nothing here raises for what one holds.
+"""Run folders as records: complete, half-written, broken or hostile. Nothing that a folder contains raises an error.
 
-Links in a run folder are not followed, and nothing but plain files is opened: what is read may be shown to others.
+`offbeat.runs.folder` reads the files; this module decides what they mean.
 """
 
 from __future__ import annotations
@@ -12,41 +12,56 @@ import math
 import os
 import pathlib
 import re
-import stat
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from offbeat.errors import RunFolderError
-from offbeat.runs.folder import SETTING, STATUS, SWEEP, UPDATE, in_use
+from offbeat.runs.folder import (
+    CONFIG,
+    METRICS,
+    SETTING,
+    STATUS,
+    UPDATE,
+    UnreadableFileError,
+    UpdateRows,
+    check_updates,
+    in_use,
+    is_run,
+    iter_metrics,
+    read_config,
+    read_setting,
+    read_status,
+    read_summary,
+    read_sweep,
+    read_text,
+    read_updates,
+)
 
-Log = NDArray[np.void]
-"""Rows of `updates.npy`: one a trip that ended."""
+T = TypeVar("T")
 
-DEPTH = 4  # folders below the one that was named, in which runs are looked for
+DEPTH = 4  # levels of folders that are searched for runs
 BROKEN = "broken"
-MOST_BYTES = 1 << 28  # of a file of text
-MOST_CLIENTS = 10**8
-NUMBERS = ("version", "virtual_seconds", "bytes_up", "accuracy")  # that every evaluation has, beside its loss
+MAX_CLIENTS = 10**8
+MAX_LABEL = 300  # characters
+REQUIRED = ("version", "virtual_seconds", "bytes_up", "accuracy")  # numbers that every evaluation has
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one run folder says."""
+    """The content of one run folder."""
 
     path: pathlib.Path
     label: str
-    """What the run is called beside others; the seeds of one experiment share it."""
+    """Name of the experiment; its seeds share it."""
     seed: int | None = None
     state: str = BROKEN
-    """running, finished, interrupted, failed, killed (it says running, and nobody is at work), or broken."""
+    """running, finished, interrupted, failed, killed (marked as running, but no process holds the lock) or broken."""
     problem: str | None = None
-    """Why it is broken, or with what it failed."""
+    """Why the folder is broken, or the error of a failed run."""
     config: Mapping[str, Any] = field(default_factory=dict)
     config_text: str = ""
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -56,57 +71,49 @@ class Record:
 
     @property
     def name(self) -> str:
-        """Of its folder, for people."""
+        """The name of the folder, safe to display."""
         return clean(self.path.name)
 
     @property
     def target(self) -> float | None:
+        """The target accuracy, if the experiment has one."""
         evaluation = self.config.get("evaluation")
         target: Any = evaluation.get("target") if isinstance(evaluation, Mapping) else None
-        return float(target) if _number(target) else None
+        return float(target) if _is_number(target) else None
 
     @property
-    def remembers(self) -> bool:
-        """Whether its algorithm has a memory."""
+    def has_cache(self) -> bool:
+        """Whether the algorithm caches updates."""
         algorithm = self.config.get("algorithm")
         return isinstance(algorithm, Mapping) and "cache" in algorithm
 
     @property
     def clients(self) -> int:
-        """How many there are, as far as it is known without the log."""
+        """The number of clients, or 0 if only the update log could tell."""
         for known in (self.summary.get("clients"), self.setting.get("clients")):
-            if isinstance(known, int) and 0 < known <= MOST_CLIENTS:
+            if isinstance(known, int) and 0 < known <= MAX_CLIENTS:
                 return known
         return 0
 
     @property
     def sizes(self) -> NDArray[np.int64] | None:
-        """How many examples each client has, where that was written down."""
+        """The number of examples per client, if the run recorded it."""
         sizes = self.setting.get("sizes")
         return np.array(sizes, dtype=np.int64) if sizes else None
 
-    def log(self) -> Log:
-        """The trips so far; none where they cannot be read."""
+    def log(self) -> UpdateRows:
+        """Return the sound rows of the update log; no rows if it cannot be read."""
         try:
-            with _opened(self.path / "updates.npy") as file:
-                log = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            return np.zeros(0, UPDATE)
-        if not isinstance(log, np.ndarray) or log.dtype != UPDATE or log.ndim != 1 or not len(log):
+            log = read_updates(self.path, any_status=True)
+        except UnreadableFileError:
             return np.zeros(0, UPDATE)
         sound = np.isfinite(log["sent"]) & np.isfinite(log["time"]) & (log["sent"] >= 0) & (log["time"] >= log["sent"])
-        sound &= (log["client"] >= 0) & (log["client"] < (self.clients or MOST_CLIENTS)) & (log["staleness"] >= 0)
+        sound &= (log["client"] >= 0) & (log["client"] < (self.clients or MAX_CLIENTS)) & (log["staleness"] >= 0)
         return np.asarray(log[sound & (log["version"] >= 0) & (log["status"] < len(STATUS))])
 
 
-def is_run(path: pathlib.Path) -> bool:
-    with contextlib.suppress(OSError):
-        return any((path / name).is_file() for name in ("config.toml", "status.json", "metrics.jsonl"))
-    return False
-
-
 def find(root: pathlib.Path, depth: int = DEPTH) -> Iterator[pathlib.Path]:
-    """Run folders at or under a folder, in the order of their names.  Links are not followed."""
+    """Yield the run folders at or under a folder, sorted by name, without following symbolic links."""
     if is_run(root):
         yield root
         return
@@ -121,60 +128,65 @@ def find(root: pathlib.Path, depth: int = DEPTH) -> Iterator[pathlib.Path]:
 
 
 def records(paths: Iterable[pathlib.Path]) -> list[Record]:
-    """The runs in the given folders, each of which may be a run's, a sweep's or one that holds several."""
-    found = [read(run) for path in paths for run in find(path)]
+    """Read the runs in the given folders, each the folder of a run, of a sweep or of several runs.
+
+    Raises:
+        RunFolderError: There are no runs.
+    """
+    folders = list(paths)
+    found = [read(run) for folder in folders for run in find(folder)]
     if not found:
-        raise RunFolderError("there is no run in the given folders")
-    return named(found)
+        raise RunFolderError(f"no runs found in {', '.join(map(str, folders))}")
+    return distinguish(found)
 
 
-def named(found: Sequence[Record]) -> list[Record]:
-    """With labels that tell the experiments apart: by the folders in which they differ."""
-    kinds: dict[str, dict[str, list[Record]]] = {}
+def distinguish(found: Sequence[Record]) -> list[Record]:
+    """Make the labels of different experiments distinct by appending the folders in which they differ."""
+    by_label: dict[str, dict[str, list[Record]]] = {}
     for record in found:
-        kinds.setdefault(record.label, {}).setdefault(_kind(record), []).append(record)
+        by_label.setdefault(record.label, {}).setdefault(_experiment(record), []).append(record)
     labels: dict[int, str] = {}
-    for label, several in kinds.items():
-        places = [record.path for group in several.values() for record in group]
+    for label, experiments in by_label.items():
+        places = [record.path for group in experiments.values() for record in group]
         above = pathlib.Path(os.path.commonpath(places)) if len(places) > 1 else places[0]
-        for group in several.values():
+        for group in experiments.values():
             inside = min(record.path for record in group).relative_to(above).parts
             inside = inside[:-1] if len(inside) > 1 and inside[-1].startswith("seed-") else inside
-            name = label if len(several) == 1 else f"{label} ({clean('/'.join(inside))})"
+            name = label if len(experiments) == 1 else f"{label} ({clean('/'.join(inside))})"
             labels |= {id(record): name for record in group}
     return [dataclasses.replace(record, label=labels[id(record)]) for record in found]
 
 
-def _kind(record: Record) -> str:
-    """An experiment but for its seed."""
+def _experiment(record: Record) -> str:
+    """Return a key that the seeds of one experiment share."""
     return json.dumps({k: v for k, v in record.config.items() if k not in ("seed", "executor")}, default=str)
 
 
 def read(path: pathlib.Path) -> Record:
-    """A run folder, whatever state it is in."""
+    """Read a run folder in whatever state it is."""
     try:
         return _read(path)
-    except Exception as error:  # what lies in a folder may be anything
+    except Exception as error:  # a folder may contain anything
         return Record(path, clean(path.name), problem=clean(f"it cannot be read: {error!r}"))
 
 
 def _read(path: pathlib.Path) -> Record:
     problems: list[str] = []
-    config_text = _text(path / "config.toml", problems)
-    config = _toml(config_text, problems)
-    status = _json(path / "status.json", problems)
-    summary = _json(path / "summary.json", problems) if _there(path / "summary.json") else {}
-    setting = _json(path / SETTING, problems) if _there(path / SETTING) else {}
-    lines = _lines(path / "metrics.jsonl", problems)
-    _check_log(path / "updates.npy", problems)
-    setting = _sound(setting, problems)
+    empty: dict[str, Any] = {}
+    config_text = _attempt(lambda: read_text(path / CONFIG), "", problems)
+    config = _attempt(lambda: read_config(path), empty, problems) if config_text else empty
+    status = _attempt(lambda: read_status(path), empty, problems)
+    summary = _attempt(lambda: read_summary(path), empty, problems, optional=True)
+    setting = _sound_setting(_attempt(lambda: read_setting(path), empty, problems, optional=True), problems)
+    lines = _evaluations(path, problems)
+    _attempt(lambda: check_updates(path), None, problems, optional=True)
     algorithm = config.get("algorithm")
     name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
     seed = config.get("seed", summary.get("seed"))
     error = status.get("error")
     return Record(
         path=path,
-        label=clean(_label(path) or str(name or path.name)),
+        label=clean(_sweep_label(path) or str(name or path.name)),
         seed=seed if isinstance(seed, int) and abs(seed) < 2**63 else None,
         state=BROKEN if problems else clean(_state(path, status)),
         problem=clean("; ".join(problems)) or (clean(str(error)) if error else None),
@@ -187,16 +199,41 @@ def _read(path: pathlib.Path) -> Record:
     )
 
 
+def _attempt(read_file: Callable[[], T], default: T, problems: list[str], *, optional: bool = False) -> T:
+    """Return what a reader returns; note a problem and return the default if the file cannot be read."""
+    try:
+        return read_file()
+    except UnreadableFileError as error:
+        if not (optional and error.missing):
+            problems.append(error.problem)
+        return default
+
+
 def metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """The evaluations of a run folder, up to the first line that is none."""
-    return _lines(folder / "metrics.jsonl", [])
+    """Return the evaluations of a run folder, up to the first line that is not valid."""
+    return _evaluations(folder, [])
+
+
+def _evaluations(folder: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
+    """Return the evaluations up to the first damaged line; values that are not finite numbers become None."""
+    lines: list[dict[str, Any]] = []
+    try:
+        for value in iter_metrics(folder, in_progress=True):
+            numbers = {name: each if _is_number(each) else None for name, each in value.items()}
+            if any(numbers.get(name) is None for name in REQUIRED):
+                problems.append(f"{METRICS} is damaged: line {len(lines) + 1} is not an evaluation")
+                break
+            lines.append({"loss": None} | numbers)
+    except UnreadableFileError as error:
+        problems.append(error.problem)
+    return lines
 
 
 def clean(text: str) -> str:
-    """One line that can be shown to people: no control characters, nothing that is no text, not too long."""
+    """Return text as one line that is safe to display: valid Unicode, no control characters, limited length."""
     shown = text.encode("utf-8", "replace").decode()
     shown = re.sub(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]", "\ufffd", shown)
-    return shown if len(shown) <= 300 else f"{shown[:299]}…"
+    return shown if len(shown) <= MAX_LABEL else f"{shown[: MAX_LABEL - 1]}…"
 
 
 def _state(path: pathlib.Path, status: Mapping[str, Any]) -> str:
@@ -204,135 +241,48 @@ def _state(path: pathlib.Path, status: Mapping[str, Any]) -> str:
     return "killed" if state == "running" and not in_use(path) else state
 
 
-def _label(path: pathlib.Path) -> str | None:
-    """As the sweep calls it that the run belongs to."""
+def _sweep_label(path: pathlib.Path) -> str | None:
+    """Return the label that the sweep of a run gives to it, if it belongs to one."""
     for sweep in path.parents[:2]:
-        if _there(sweep / SWEEP):
-            runs = _json(sweep / SWEEP, []).get("runs")
-            for run in runs if isinstance(runs, list) else []:
-                if isinstance(run, dict) and run.get("folder") == path.relative_to(sweep).as_posix():
+        with contextlib.suppress(UnreadableFileError):
+            for run in read_sweep(sweep):
+                if run["folder"] == path.relative_to(sweep).as_posix():
                     return str(run["label"]) if "label" in run else None
     return None
 
 
-# Files ----------------------------------------------------------------------------------------------------------------
+# Validation of settings -----------------------------------------------------------------------------------------------
 
 
-def _there(path: pathlib.Path) -> bool:
-    return os.path.lexists(path)
-
-
-@contextlib.contextmanager
-def _opened(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """A plain file of a run folder: no link, no pipe, no device."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is no plain file")
-        yield file
-
-
-def _text(path: pathlib.Path, problems: list[str]) -> str:
-    try:
-        with _opened(path) as file:
-            if os.fstat(file.fileno()).st_size > MOST_BYTES:
-                raise OSError("it is too large")
-            return file.read(MOST_BYTES).decode()
-    except FileNotFoundError:
-        problems.append(f"{path.name} is missing")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "it is a link" if path.is_symlink() else getattr(error, "strerror", None) or str(error)
-        problems.append(f"{path.name} cannot be read: {reason}")
-    return ""
-
-
-def _toml(text: str, problems: list[str]) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        problems.append(f"config.toml is no TOML: {error}")
-    return {}
-
-
-def _json(path: pathlib.Path, problems: list[str]) -> dict[str, Any]:
-    before = len(problems)
-    text = _text(path, problems)
-    if len(problems) > before:
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        problems.append(f"{path.name} is no JSON: {error}")
-        return {}
-    if not isinstance(value, dict):
-        problems.append(f"{path.name} is no table")
-        return {}
-    return value
-
-
-def _lines(path: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
-    """The evaluations; a last line that is still being written is left out.  A loss that is no number is None."""
-    lines = []
-    for line in _text(path, problems).split("\n")[:-1]:
-        try:
-            value = json.loads(line)
-            numbers = {name: each if _number(each) else None for name, each in value.items()}
-        except (ValueError, RecursionError, AttributeError):
-            numbers = {}
-        if any(numbers.get(name) is None for name in NUMBERS):
-            problems.append(f"{path.name} has a line that is no evaluation: {line[:60]!r}")
-            break
-        lines.append({"loss": None} | numbers)
-    return lines
-
-
-def _number(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e300
-    )
-
-
-def _check_log(path: pathlib.Path, problems: list[str]) -> None:
-    """Whether the log is one, from its first bytes and its size alone."""
-    if not _there(path):
-        return
-    try:
-        with _opened(path) as file:
-            npy.read_magic(file)
-            shape, _, kind = npy.read_array_header_1_0(file)
-            rows = (os.fstat(file.fileno()).st_size - file.tell()) // UPDATE.itemsize
-        if kind != UPDATE or len(shape) != 1 or shape[0] > rows:
-            raise ValueError("it holds something else than trips")
-    except (OSError, ValueError, EOFError) as error:
-        reason = "it is a link" if path.is_symlink() else getattr(error, "strerror", None) or str(error)
-        problems.append(f"{path.name} cannot be read: {reason}")
-
-
-# What a setting may be ------------------------------------------------------------------------------------------------
-
-
-def _sound(setting: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Those of its parts that are what they should be."""
+def _sound_setting(setting: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Return the valid entries of a setting and note the invalid ones."""
     checks: dict[str, Callable[[Any], bool]] = {
         "clients": _is_count, "sizes": _are_counts, "partition": _is_table, "plan": _is_plan, "network": _is_network,
-        "period": _number, "exponent": _number, "attackers": _are_counts,
+        "period": _is_number, "exponent": _is_number, "attackers": _are_counts,
     }  # fmt: skip
-    found = {}
+    valid = {}
     for name, value in setting.items():
         try:
             good = name in checks and checks[name](value)
         except (TypeError, ValueError, KeyError, RecursionError):
             good = False
         if good:
-            found[name] = value
+            valid[name] = value
         elif name in checks:
-            problems.append(f"{name} in {SETTING} makes no sense")
-    if "plan" in found and not {"period", "exponent"} <= found.keys():
-        del found["plan"]
-    return found
+            problems.append(f"{SETTING} is damaged: {name} is not valid")
+    if "plan" in valid and not {"period", "exponent"} <= valid.keys():
+        del valid["plan"]
+    return valid
+
+
+def _is_number(value: object) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e300
+    )
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and 0 <= value <= MOST_CLIENTS
+    return isinstance(value, int) and 0 <= value <= MAX_CLIENTS
 
 
 def _are_counts(values: Any) -> bool:
@@ -345,18 +295,13 @@ def _is_table(rows: Any) -> bool:
 
 
 def _is_plan(rows: Any) -> bool:
-    return all(len(row) == 4 and all(map(_number, row)) and row[0] >= 1 and 0 < row[1] <= 1 for row in rows)
+    return all(len(row) == 4 and all(map(_is_number, row)) and row[0] >= 1 and 0 < row[1] <= 1 for row in rows)
 
 
 def _is_network(network: Any) -> bool:
     nodes = network["nodes"]
     return (
         _is_count(nodes)
-        and _number(network["rho"])
+        and _is_number(network["rho"])
         and all(len(edge) == 2 and _are_counts(edge) and max(edge) < nodes for edge in network["edges"])
     )
-
-
-def lost(log: Log) -> NDArray[np.bool_]:
-    """Which trips came to nothing."""
-    return np.asarray(log["status"] != STATUS.index("aggregated"))

@@ -1,4 +1,4 @@
-"""The two things that everybody does: run an experiment, resume a run."""
+"""Run an experiment and resume a run."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from offbeat.algorithms import Algorithm
 from offbeat.data import Augment, Dataset, Partition, Source
 from offbeat.errors import ConfigError, RunFolderError, nearest
 from offbeat.models import Model
+from offbeat.renames import reject_renamed_key
 from offbeat.runs.assembly import Assembly
 from offbeat.runs.callbacks import Callback
 from offbeat.runs.custom import CustomModel, CustomPartition, CustomSource
 from offbeat.runs.data import Data
 from offbeat.runs.drive import alone
 from offbeat.runs.experiment import Evaluation, Experiment
-from offbeat.runs.folder import Origin, read_json
+from offbeat.runs.folder import CONFIG, Origin, is_finished, read_config, read_summary, read_text
 from offbeat.runs.interrupt import interruptible
 from offbeat.runs.result import Result, Watch
 from offbeat.runs.run import Run, settle
 from offbeat.runs.setting import setting
-from offbeat.scheduling.schedulers import SCHEDULERS, Scheduler
+from offbeat.scheduling import SCHEDULERS, Scheduler
 
 Path = str | os.PathLike[str]
 
@@ -51,19 +52,36 @@ def run(
 ) -> Result:
     """Run one experiment.
 
-    data        a `Dataset` (see `from_arrays`, `from_datasets`), one of offbeat's sources, or a whole `Data`
-    partition   one array of indices a client, or one of offbeat's partitions with `clients`
-    augment     what is done to the images of every batch in training, such as `CropFlip()`
-    model       a module, a function or class that makes one, or one of offbeat's models
-    scheduler    the algorithm's own with its defaults when left out
-    evaluation  an `Evaluation`, or just the number of versions between two of them
-    out         folder for the run; nothing is written when left out
-    callbacks   who else is told how it goes, such as `TensorBoard()`
-    resume      go on with the same run in `out`, if one was begun there and not finished
-    settings    the other fields of `Experiment`: client, world, rounds, virtual_seconds, seed, device, executor
+    Args:
+        data: A `Dataset` (see `from_arrays` and `from_datasets`), one of offbeat's sources, or a complete `Data`.
+        model: A module, a function or class that builds one, or one of offbeat's models.
+        algorithm: The server algorithm.
+        partition: One array of indices per client, or one of offbeat's partitions together with `clients`.
+        clients: Number of clients.
+        augment: Augmentation of the training images, such as `CropFlip()`.
+        scheduler: When the server steps; by default the algorithm's first scheduler.
+        evaluation: An `Evaluation`, or the number of versions between two evaluations.
+        out: Run folder; by default nothing is written.
+        resume: Resume the same run in `out`, if it was started there and is not finished.
+        data_dir: Where data sets are stored.
+        watch: Receives progress snapshots.
+        callbacks: Receive the evaluations and the end of the run, such as `TensorBoard()`.
+        settings: Further fields of `Experiment`: client, environment, compression, validation, rounds,
+            virtual_seconds, seed, device, executor, compile, precision.
+
+    Returns:
+        The final model, the summary and the evaluations.
+
+    Raises:
+        ConfigError: A setting is not valid.
+        DataError: The data cannot be read.
+        DivergenceError: Training diverged.
+        RunFolderError: The run folder cannot be written or resumed.
+        KeyboardInterrupt: The run was interrupted; a run with a folder can be resumed.
     """
     valid = {field.name for field in dataclasses.fields(Experiment)}
     if unknown := settings.keys() - valid:
+        reject_renamed_key("", min(unknown))
         raise ConfigError(f"unknown setting; {nearest(min(unknown), sorted(valid))}", key=min(unknown))
     if not isinstance(algorithm, Algorithm):
         raise ConfigError(f"{algorithm!r} is not an algorithm object, such as FedBuff()", key="algorithm")
@@ -80,7 +98,7 @@ def run(
         scheduler=scheduler or SCHEDULERS[algorithm.schedulers[0]](),
         **settings,
     )
-    if resume and out is not None and (pathlib.Path(out) / "config.toml").is_file():
+    if resume and out is not None and (pathlib.Path(out) / CONFIG).is_file():
         result = continue_(experiment, pathlib.Path(out), data_dir, watch, callbacks)
     else:
         result = execute(experiment, out=out, data_dir=data_dir, watch=watch, callbacks=callbacks)
@@ -95,10 +113,10 @@ def _data(
     partition: Partition | Sequence[Any] | None,
     augment: Augment | None,
 ) -> Data:
-    own: dict[str, Any] = {"source": CustomSource(make=source) if isinstance(source, Dataset) else source}
+    fields: dict[str, Any] = {"source": CustomSource(make=source) if isinstance(source, Dataset) else source}
     if partition is not None:
-        own["partition"] = partition if isinstance(partition, Partition) else CustomPartition(make=partition)
-    return Data(clients=clients, augment=augment, **own)
+        fields["partition"] = partition if isinstance(partition, Partition) else CustomPartition(make=partition)
+    return Data(clients=clients, augment=augment, **fields)
 
 
 def execute(
@@ -110,7 +128,16 @@ def execute(
     watch: Watch | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Run an experiment; everything is checked before the folder is made.  Ctrl-C ends it in good order."""
+    """Run an experiment. Ctrl-C stops it gracefully.
+
+    Args:
+        experiment: The experiment; everything is checked before the folder is created.
+        out: Run folder; by default nothing is written.
+        data_dir: Where data sets are stored.
+        modules: Folder of the user's own modules, recorded for resuming.
+        watch: Receives progress snapshots.
+        callbacks: Receive the evaluations and the end of the run.
+    """
     with interruptible() as interrupted:
         return alone(
             begin(
@@ -130,7 +157,18 @@ def begin(
     callbacks: Sequence[Callback] = (),
     runs: int = 1,
 ) -> Run:
-    """A run that is ready to go, with its folder; of so many that will be trained together."""
+    """Return a new run that is ready to start, with its folder; see `execute`.
+
+    Args:
+        experiment: The experiment.
+        interrupted: Stops the run when set.
+        out: Run folder.
+        data_dir: Where data sets are stored.
+        modules: Folder of the user's own modules.
+        watch: Receives progress snapshots.
+        callbacks: Receive the evaluations and the end of the run.
+        runs: Number of runs that will be trained together.
+    """
     assembly = experiment.assemble(data_dir, runs)
     folder = pathlib.Path(out) if out is not None else None
     new = Run(assembly, interrupted=interrupted, watch=watch, folder=folder, callbacks=callbacks)
@@ -147,21 +185,28 @@ def resume(
     watch: Watch | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Go on with an interrupted run.  The result is that of a run that was never interrupted."""
+    """Resume an interrupted run. The result equals that of an uninterrupted one.
+
+    Args:
+        path: The run folder.
+        data_dir: Where data sets are stored; by default where the run found them before.
+        watch: Receives progress snapshots.
+        callbacks: Receive the evaluations and the end of the run.
+    """
     folder = pathlib.Path(path)
     return continue_(stored(folder), folder, data_dir, watch, callbacks)
 
 
 def stored(folder: pathlib.Path) -> Experiment:
-    """The experiment of a run folder."""
-    from offbeat.runs.config import parse, read
+    """Return the experiment of a run folder."""
+    from offbeat.runs.config import parse
 
-    if not (folder / "config.toml").is_file():
-        raise RunFolderError(f"{folder} is not a run folder: it has no config.toml")
+    if not (folder / CONFIG).is_file():
+        raise RunFolderError(f"{folder} is not a run folder: it has no {CONFIG}")
     modules = Origin.of(folder).modules
     if modules is not None and modules not in sys.path:
         sys.path.insert(0, modules)
-    return parse(read(folder / "config.toml"))
+    return parse(read_config(folder))
 
 
 def continue_(
@@ -171,12 +216,14 @@ def continue_(
     watch: Watch | None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Go on with an experiment in its folder."""
+    """Resume an experiment in its folder."""
     if (folder / "events.jsonl").is_file():
-        raise RunFolderError(f"{folder} is of a deployment; the `offbeat deploy` that began it goes on with it")
-    if (folder / "summary.json").is_file():
+        raise RunFolderError(
+            f"{folder} belongs to a deployment; resume it with the `offbeat deploy` command that started it"
+        )
+    if is_finished(folder):
         settle(folder)
-        raise RunFolderError(f"{folder} is finished: {read_json(folder / 'summary.json')['rounds']} rounds")
+        raise RunFolderError(f"{folder} is finished: {read_summary(folder)['rounds']} rounds")
     with interruptible() as interrupted:
         return alone(reopen(experiment, interrupted, folder, data_dir, watch, callbacks))
 
@@ -189,17 +236,19 @@ def reopen(
     watch: Watch | None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """A run that was interrupted, ready to go on."""
+    """Return an interrupted run that is ready to continue."""
     assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
-    if resolved(experiment, assembly) != (folder / "config.toml").read_text(encoding="utf-8"):
-        raise RunFolderError(f"{folder} holds another experiment, or is of another version: compare its config.toml")
+    if resolved(experiment, assembly) != read_text(folder / CONFIG):
+        raise RunFolderError(
+            f"{folder} contains another experiment, or was written by another version: compare its {CONFIG}"
+        )
     old = Run(assembly, interrupted=interrupted, watch=watch, folder=folder, callbacks=callbacks)
     old.reopen(folder)
     return old
 
 
 def resolved(experiment: Experiment, assembly: Assembly) -> str:
-    """The experiment's complete TOML, with what was chosen for it."""
+    """Return the complete TOML of an experiment, with the executor that was chosen."""
     from offbeat.runs.config import dump
 
     compiled = assembly.executor.compiled if experiment.device == "cuda" else experiment.compile

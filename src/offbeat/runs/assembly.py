@@ -11,7 +11,7 @@ from offbeat.algorithms.workload import Device, Workload
 from offbeat.client.context import TrainingContext
 from offbeat.client.evaluation import Evaluator
 from offbeat.client.runtime import ClientRuntime
-from offbeat.environment import Environment, Poisoning
+from offbeat.environment import Environment
 from offbeat.executors import Executor, Name
 from offbeat.random import key
 
@@ -49,13 +49,14 @@ class Assembly:
 
     @property
     def pool(self) -> object:
-        """A key, equal for runs whose jobs can be trained in one stack; None where pooling gains nothing."""
+        """A key that is equal for runs whose jobs can be trained in one stack, or None if pooling gains nothing."""
         if not self.executor.poolable:
             return None
-        if isinstance(self.environment.attack, Poisoning) and self.attackers:
-            return None  # its labels are its own
+        attack = self.environment.attack
+        if attack is not None and attack.poisons_labels and self.attackers:
+            return None  # the labels depend on the run's attackers
         context, module = self.context, self.context.module
-        fixed = hashlib.sha256()  # what is not part of x must be the same for all
+        fixed = hashlib.sha256()  # everything that is not part of x must be equal
         for name, value in sorted(module.state_dict().items()):
             if name not in context.layout.names + context.buffers.names:
                 fixed.update(name.encode() + value.cpu().numpy().tobytes())
@@ -65,7 +66,7 @@ class Assembly:
         )  # fmt: skip
 
     def workload(self, client: int) -> Workload:
-        """Return the work to ask of a client: as the algorithm plans it, or as the client rule says."""
+        """Return the workload of a client: planned by the algorithm, or the default of the client rule."""
         algorithm = self.experiment.algorithm
         if not algorithm.plans:
             return self._default(self.context.steps(client))
@@ -75,7 +76,7 @@ class Assembly:
         return self._planned[client]
 
     def _default(self, steps: int) -> Workload:
-        """Return the workload of a number of steps; most clients share one."""
+        """Return the workload for a number of steps; clients share these objects."""
         if steps not in self._common:
             network = self.experiment.algorithm.network()
             self._common[steps] = Workload(steps, network.seconds_per_step if network is not None else 0.0)

@@ -44,7 +44,7 @@ from offbeat.environment import (
 from offbeat.errors import ConfigError, nearest
 from offbeat.models import MODELS, Model
 from offbeat.options import Options, expected, hints
-from offbeat.renames import renamed_key, renamed_value
+from offbeat.renames import reject_renamed_key, renamed_value
 from offbeat.runs.custom import CustomModel, CustomPartition, CustomSource, name_of, resolve
 from offbeat.runs.data import Data
 from offbeat.runs.experiment import Evaluation, Experiment
@@ -130,7 +130,7 @@ def parse(table: Table) -> Experiment:
     valid = [field.name for field in fields(Experiment)]
     for name in table:
         if name not in valid:
-            _reject_renamed_key("", name)
+            reject_renamed_key("", name)
             raise ConfigError(f"unknown key; {nearest(name, valid)}", key=name)
     values: Table = dict(table)
     values["algorithm"] = _choose(Algorithm, table.get("algorithm", {}), "algorithm", "ca2fl")
@@ -262,7 +262,7 @@ def _make(kind: type, table: Table, path: str, siblings: Sequence[str] = ()) -> 
     known = {field.name: field for field in fields(cast("Any", kind))}
     for name in table:
         if name not in known:
-            _reject_renamed_key(path, name)
+            reject_renamed_key(path, name)
             raise ConfigError(
                 f"unknown key; {nearest(name, [*siblings, *known])}{_owners(kind, name)}", key=dotted + name
             )
@@ -273,13 +273,6 @@ def _make(kind: type, table: Table, path: str, siblings: Sequence[str] = ()) -> 
         return kind(**table)
     except ConfigError as error:
         raise error.within(path) from None
-
-
-def _reject_renamed_key(path: str, name: str) -> None:
-    """Raise a ConfigError that names the replacement of a key of the first release."""
-    new = renamed_key(path, name)
-    if new is not None:
-        raise ConfigError(f"this key is now called {new!r}; rename it", key=f"{path}.{name}" if path else name)
 
 
 def _owners(kind: type, key: str) -> str:

@@ -1,4 +1,4 @@
-"""What users bring along: their own models, data and partitions, as objects or as names ("package.module:thing")."""
+"""Custom models, data sets and partitions, given as objects or by name ("package.module:name")."""
 
 from __future__ import annotations
 
@@ -17,33 +17,37 @@ from offbeat.data import Dataset, Partition, Source, from_datasets
 from offbeat.errors import ConfigError, DataError
 from offbeat.models import Model
 
-PYTHON = "python:"  # stands before the name of what only a Python program has
+PYTHON = "python:"  # prefix of the names of objects that cannot be imported
 
 
 def resolve(path: str) -> Any:
-    """The thing that "package.module:thing" names."""
-    module_name, _, thing = path.partition(":")
+    """Import the object with the name "package.module:name".
+
+    Raises:
+        ConfigError: There is no such object.
+    """
+    module_name, _, name = path.partition(":")
     if path.startswith(PYTHON):
         raise ConfigError(
-            f"{thing} was given from Python and cannot be named in a file; run the same program again with resume=True",
+            f"{name} was passed from Python and cannot be imported by name; rerun the same program with resume=True",
             key="name",
         )
     here = str(pathlib.Path.cwd())
-    if here not in sys.path:  # as `python -m` has it; console scripts do not
+    if here not in sys.path:  # `python -m` does this; console scripts do not
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
     except (ImportError, ValueError, TypeError) as error:
         raise ConfigError(f"cannot import {module_name!r} of {path!r}: {error}", key="name") from error
-    for part in thing.split("."):
+    for part in name.split("."):
         if not hasattr(found, part):
-            raise ConfigError(f"{module_name!r} has no {thing!r}", key="name")
+            raise ConfigError(f"{module_name!r} has no {name!r}", key="name")
         found = getattr(found, part)
     return found
 
 
 def name_of(thing: object) -> str:
-    """The name under which `resolve` finds a function or class again, or one that says that it cannot be found."""
+    """Return the name with which `resolve` finds a function or class, or one that marks it as not importable."""
     module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
     try:
         if module and module != "__main__" and name and resolve(f"{module}:{name}") is thing:
@@ -54,7 +58,13 @@ def name_of(thing: object) -> str:
 
 
 def call(function: Callable[..., Any], offered: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Call with the user's options, and with as much of what is offered as the function asks for by name."""
+    """Call a user's function with options and those of the offered arguments that it accepts.
+
+    Args:
+        function: The function or class.
+        offered: Arguments by name; only those that the function declares are passed.
+        options: Arguments that are always passed.
+    """
     if not callable(function):
         raise ConfigError(f"{function!r} is not a function or class", key="name")
     try:
@@ -72,51 +82,55 @@ def call(function: Callable[..., Any], offered: Mapping[str, Any], options: Mapp
 
 @dataclass(kw_only=True, frozen=True)
 class CustomModel(Model):
-    """A user's module, or what makes one.  It is offered `shape`, `classes` and `vocabulary` of the data."""
+    """A custom module, or a function that builds one. It may accept `shape`, `classes` and `vocabulary`."""
 
     make: nn.Module | Callable[..., nn.Module]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
+        """Return the module, or call the function for it."""
         offered = {"shape": shape, "classes": classes, "vocabulary": vocabulary}
         made = self.make if isinstance(self.make, nn.Module) else call(self.make, offered, self.options)
         if not isinstance(made, nn.Module):
-            raise ConfigError(f"{name_of(self.make)} gave {type(made).__name__}, not a torch.nn.Module", key="name")
+            raise ConfigError(f"{name_of(self.make)} returned {type(made).__name__}, not a torch.nn.Module", key="name")
         return made
 
 
 @dataclass(kw_only=True, frozen=True)
 class CustomSource(Source):
-    """A user's data: a `Dataset`, or a function that gives one, or gives (train, test) torch data sets."""
+    """A custom data set: a `Dataset`, or a function that returns one or a (train, test) pair of torch data sets."""
 
     make: Dataset | Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self, folder: pathlib.Path) -> Dataset:
+        """Return the data set, or call the function for it; the function may accept `folder`."""
         made = self.make if isinstance(self.make, Dataset) else call(self.make, {"folder": folder}, self.options)
         if isinstance(made, tuple) and len(made) == 2:
             return from_datasets(*made)
         if not isinstance(made, Dataset):
             raise DataError(
-                f"{name_of(self.make)} gave {type(made).__name__}; offbeat.Dataset or (train, test) expected"
+                f"{name_of(self.make)} returned {type(made).__name__}; "
+                "expected an offbeat.Dataset or a (train, test) pair of torch data sets"
             )
         return made
 
 
 @dataclass(kw_only=True, frozen=True)
 class CustomPartition(Partition):
-    """A user's partition: one array of indices a client, or a function of labels, clients and rng that gives them."""
+    """A custom partition: one array of indices per client, or a function of `labels`, `clients` and `rng`."""
 
     make: Any
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def fixed(self) -> int | None:
-        """The number of clients that a list of parts is for."""
+        """The number of clients, if the partition is a list."""
         return None if callable(self.make) else len(self.make)
 
     def split(self, labels: Any, clients: int, rng: np.random.Generator) -> list[Any]:
+        """Return the list, or call the function for it."""
         if callable(self.make):
             made = call(self.make, {"labels": labels, "clients": clients, "rng": rng}, self.options)
             return cast("list[Any]", made)
-        return cast("list[Any]", self.make)  # `PartitionedDataset.of` looks at it more closely
+        return cast("list[Any]", self.make)  # `PartitionedDataset.of` validates it

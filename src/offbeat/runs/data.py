@@ -1,4 +1,4 @@
-"""What is learnt, and who has it."""
+"""The data set of an experiment and its partition among clients."""
 
 from __future__ import annotations
 
@@ -32,60 +32,66 @@ from offbeat.runs.custom import CustomPartition, CustomSource
 
 @dataclass(kw_only=True, frozen=True)
 class Data(Options):
-    """A data set and how it is divided.  Both may be the user's own."""
+    """A data set and its partition. Both may be custom."""
 
     source: Source = field(default_factory=Digits)
     """The data set."""
     clients: PositiveInt | None = None
-    """Number of clients; with a partition that is a list of indices it follows from the list, and with `natural` all
-    owners are clients unless fewer are asked for."""
+    """Number of clients. A list of indices determines it; with `natural`, the default is one client per owner."""
     partition: Partition = field(default_factory=IID)
-    """Who has which examples."""
+    """How examples are distributed among clients."""
     augment: Augment | None = None
-    """What is done to the images of every batch in training."""
+    """Augmentation of the training images."""
 
     def load(self, folder: pathlib.Path, seed: int) -> FederatedData:
-        """Read the data and divide it; the division depends on the seed."""
+        """Read the data set and partition it.
+
+        Args:
+            folder: The data directory.
+            seed: Seed of the partition.
+
+        Raises:
+            ConfigError: The partition or the augmentation does not fit the data.
+        """
         dataset = _read(self.source, folder)
         if self.augment is not None:
             try:
                 self.augment.check(dataset)
             except ConfigError as error:
                 raise error.within("data.augment") from None
-        marks = self._marks(dataset)
+        keys = self._partition_keys(dataset)
         fixed = self.partition.fixed if isinstance(self.partition, CustomPartition) else None
         if self.clients is not None and fixed is not None and self.clients != fixed:
-            raise ConfigError(f"{self.clients}, but the partition has {fixed} parts", key="data.clients")
-        clients = self.clients or fixed or (len(np.unique(marks)) if isinstance(self.partition, Natural) else None)
+            raise ConfigError(f"{self.clients} clients, but the partition has {fixed} parts", key="data.clients")
+        clients = self.clients or fixed or (len(np.unique(keys)) if isinstance(self.partition, Natural) else None)
         if clients is None:
-            raise ConfigError("missing: how many clients?", key="data.clients")
+            raise ConfigError("missing; give the number of clients, such as clients = 100", key="data.clients")
         if isinstance(self.partition, Sampled):
             return Population(dataset, clients, self.partition, key(seed, "partition"))
         if clients > len(dataset.y):
             raise ConfigError(f"{clients} clients for {len(dataset.y)} examples: at most one each", key="data.clients")
         try:
-            parts = self.partition.split(marks, clients, stream(seed, "partition"))
+            parts = self.partition.split(keys, clients, stream(seed, "partition"))
         except ConfigError as error:
             raise error.within("data.partition") from None
         if len(parts) != clients:
-            raise ConfigError(f"gave {len(parts)} parts for {clients} clients", key="data.partition")
+            raise ConfigError(f"it returned {len(parts)} parts for {clients} clients", key="data.partition")
         return PartitionedDataset.of(dataset, parts)
 
-    def _marks(self, dataset: Dataset) -> NDArray[np.int64]:
-        """What the partition goes by: the label of every training example, or whose it is."""
+    def _partition_keys(self, dataset: Dataset) -> NDArray[np.int64]:
+        """Return what the partition is based on: the label of each training example, or its owner."""
         if not isinstance(self.partition, Natural):
             return dataset.y.numpy()
         if dataset.owners is None:
             raise ConfigError(
-                "'natural' needs data that says whose its examples are, such as shakespeare; "
-                "from_arrays takes owners=…",
+                "'natural' needs data with owners, such as shakespeare; pass owners=… to from_arrays",
                 key="data.partition.name",
             )
         return dataset.owners.numpy()
 
 
 def _read(source: Source, folder: pathlib.Path) -> Dataset:
-    """Read a data set; offbeat's own are kept, since the runs of a sweep share them."""
+    """Read a data set; built-in ones are cached, because the runs of a sweep share them."""
     name = next((name for name, kind in DATASETS.items() if type(source) is kind), "data")
     with preparing(name):
         return source.load(folder) if isinstance(source, CustomSource) else _cached(source, folder)

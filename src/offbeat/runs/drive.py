@@ -1,4 +1,4 @@
-"""Take runs to their end: one, or several whose jobs are trained together."""
+"""Drive runs to their end: one, or several whose jobs are trained together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from offbeat.runs.run import Run
 
 
 def alone(run: Run) -> Result:
-    """Run to the end, or until interrupted."""
+    """Drive one run to its end, or until it is interrupted.
+
+    Raises:
+        DivergenceError: The run diverged.
+    """
     outcome = together([run])[0]
     if isinstance(outcome, DivergenceError):
         raise outcome
@@ -23,10 +27,13 @@ def alone(run: Run) -> Result:
 
 
 def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
-    """Run them at once, the jobs of all in one stack, and see what becomes of each.
+    """Drive several runs at once and train the jobs of all of them in one stack.
 
-    The runs share their model, data and executor; every one of them has the results that it would have alone, up to the
-    rounding of a larger stack.  Other errors than a divergence end all of them, in good order.
+    The runs share their model, data and executor. Each has the results that it would have alone, up to the rounding of
+    a larger stack. Any error other than a divergence stops all runs; those without an error write a checkpoint first.
+
+    Returns:
+        The result of each run, or its error if it diverged.
     """
     executor = runs[0].assembly.executor
     ended: dict[int, Result | DivergenceError] = {}
@@ -34,7 +41,7 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
     failures: list[OffbeatError] = []
     routines = [run.advance(len(runs)) for run in runs]
 
-    def go_on(place: int, step: Callable[[], list[Job]]) -> None:
+    def proceed(place: int, step: Callable[[], list[Job]]) -> None:
         try:
             waiting[place] = step()
         except StopIteration as end:
@@ -43,12 +50,12 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
             ended[place] = error
         except OffbeatError as error:
             failures.append(error)
-            for run in runs:  # the others stop where they are, with a checkpoint
+            for run in runs:  # the others write a checkpoint and stop
                 run.interrupted.set()
 
     with threads(executor.context), arithmetic(executor.context), contextlib.closing(executor):
         for place, routine in enumerate(routines):
-            go_on(place, functools.partial(next, routine))
+            proceed(place, functools.partial(next, routine))
         while waiting:
             asked, waiting = waiting, {}
             tasks = [(runs[place].assembly.runtime, job) for place, jobs in asked.items() for job in jobs]
@@ -56,10 +63,10 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
                 trained = iter(_in_bulk(executor, tasks))
             except OffbeatError as error:
                 for place in asked:
-                    go_on(place, functools.partial(routines[place].throw, error))
+                    proceed(place, functools.partial(routines[place].throw, error))
                 break
             for place, jobs in asked.items():
-                go_on(place, functools.partial(routines[place].send, [next(trained) for _ in jobs]))
+                proceed(place, functools.partial(routines[place].send, [next(trained) for _ in jobs]))
     if failures:
         raise failures[0]
     return [ended[place] for place in range(len(runs))]

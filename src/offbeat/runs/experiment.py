@@ -17,7 +17,7 @@ from offbeat.client.rules import SGD, ClientRule
 from offbeat.client.runtime import ClientRuntime
 from offbeat.compression import Compression
 from offbeat.data import Dataset, FederatedData, Population, data_dir
-from offbeat.environment import Environment, Poisoning
+from offbeat.environment import Environment
 from offbeat.errors import ConfigError
 from offbeat.executors import EXECUTORS, Choice, Gossip, choose
 from offbeat.executors.probe import worth_compiling
@@ -46,7 +46,7 @@ class Evaluation(Options):
 
 @dataclass(kw_only=True, frozen=True)
 class Experiment(Options):
-    """Everything that determines a run's result."""
+    """Everything that determines the result of a run."""
 
     data: Data = field(default_factory=Data)
     """The data set and its partition among clients."""
@@ -69,15 +69,15 @@ class Experiment(Options):
     rounds: PositiveInt = 100
     """Server steps (model versions) to make."""
     virtual_seconds: Positive | None = None
-    """Virtual time after which the run ends, if it has not ended before."""
+    """Virtual time after which the run ends, unless all rounds are done earlier."""
     seed: NonNegativeInt = 0
     """Seed of everything random."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where clients train and the server steps."""
     executor: Choice = "auto"
-    """What trains the clients; `auto` tries the candidates in runs of more than seconds and takes the fastest."""
+    """How clients are trained; `auto` times the candidates, unless the run is short, and chooses the fastest."""
     compile: bool | None = None
-    """Whether local steps on a GPU are compiled; left out, they are where there are enough steps to pay for it."""
+    """Whether to compile local steps on a GPU; by default if there are enough steps to pay for it."""
     precision: Precision = "tf32"
     """Precision of products and convolutions on a GPU: full, inputs rounded to 10 bits, or bfloat16."""
 
@@ -86,7 +86,7 @@ class Experiment(Options):
         name = next((name for name, kind in SCHEDULERS.items() if type(self.scheduler) is kind), None)
         if name is not None and name not in self.algorithm.schedulers:
             raise ConfigError(
-                f"{name!r} makes no sense for {type(self.algorithm).__name__}; "
+                f"{type(self.algorithm).__name__} does not support {name!r}; "
                 f"valid: {', '.join(self.algorithm.schedulers)}.",
                 key="scheduler.name",
             )
@@ -97,7 +97,7 @@ class Experiment(Options):
         """Load the data, build the model and check that everything fits; nothing is written.
 
         Args:
-            folder: The data directory; the default one when left out.
+            folder: The data directory; None selects the default.
             runs: Number of runs like this one that will be trained together.
 
         Returns:
@@ -117,7 +117,8 @@ class Experiment(Options):
         examples = len(data.dataset.y)
         if self.client.batch_size > examples:
             raise ConfigError(
-                f"{self.client.batch_size}, but there are {examples} training examples in all", key="client.batch_size"
+                f"{self.client.batch_size} is more than the {examples} training examples in all",
+                key="client.batch_size",
             )
         context = TrainingContext(
             self.module(data.dataset), data, self.client, torch.device(self.device), precision=self.precision,
@@ -129,11 +130,12 @@ class Experiment(Options):
     def _poisoned(self, environment: Environment, data: FederatedData) -> FederatedData:
         """Return the data with the labels of poisoning attackers changed."""
         attack, attackers = environment.attack, environment.attackers(self.seed, data.clients)
-        if not isinstance(attack, Poisoning) or not attackers:
+        if attack is None or not attack.poisons_labels or not attackers:
             return data
         if isinstance(data, Population):
             raise ConfigError(
-                "its clients share their examples: labels cannot be changed for some", key="data.partition"
+                "clients share examples, so labels cannot be changed for attackers only; choose another partition",
+                key="data.partition",
             )
         return data.relabeled(attackers, lambda y: attack.labels(y, data.dataset.classes))
 
@@ -148,8 +150,8 @@ class Experiment(Options):
             check_network(self, network, context)
             name, rates = "vectorized", {}
             try:
-                executor = Gossip(runtime, network, key(self.seed, "gossip"))
-                executor.rho(self.scheduler.cohort(context.data.clients))  # makes every matrix that it will need
+                cohort = self.scheduler.cohort(context.data.clients)
+                executor = Gossip(runtime, network, key(self.seed, "gossip"), cohort)
             except ConfigError as error:
                 raise error.within("algorithm.topology") from None
         executor.compiled = executor.compiled and self._compiles(context, runs)
@@ -166,6 +168,7 @@ class Experiment(Options):
         return self.scheduler.concurrency or min(clients, 10)
 
     def module(self, dataset: Dataset) -> nn.Module:
+        """Build the model for a data set, initialized by the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(self.seed, "model") >> 1)
             try:
@@ -177,7 +180,11 @@ class Experiment(Options):
 
 
 def check_module(module: nn.Module, dataset: Dataset) -> None:
-    """Refuse a model that cannot be trained on the data."""
+    """Check that a model can be trained on a data set.
+
+    Raises:
+        ConfigError: The model has no parameters, or does not fit the inputs or the number of classes.
+    """
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigError("the model has no trainable parameters", key="model")
     module.eval()
@@ -187,13 +194,13 @@ def check_module(module: nn.Module, dataset: Dataset) -> None:
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"the model does not take inputs of shape {list(dataset.shape)}: {reason}", key="model"
+            f"the model does not accept inputs of shape {list(dataset.shape)}: {reason}", key="model"
         ) from error
     expected = (min(2, len(dataset.x)), dataset.classes)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if shape != expected:
         raise ConfigError(
             f"the model's output for {expected[0]} inputs is {shape}, but the labels need {expected}: "
-            f"one score for each of {dataset.classes} classes (from_arrays takes classes=… if some are absent)",
+            f"one score for each of the {dataset.classes} classes (pass classes=… to from_arrays if some are absent)",
             key="model",
         )

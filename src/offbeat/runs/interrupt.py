@@ -1,4 +1,4 @@
-"""Ctrl-C as a request."""
+"""Graceful interruption by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """The first Ctrl-C (or SIGTERM) sets the event, so that the run can end in good order; the second one kills."""
+    """Yield an event that the first Ctrl-C (or SIGTERM) sets, so that a run can stop gracefully.
+
+    A second signal has its usual effect.
+    """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

@@ -1,4 +1,4 @@
-"""Checks for algorithms whose clients talk to each other."""
+"""Checks for decentralized algorithms, whose clients communicate with each other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from offbeat.algorithms.optimizers import Plain
 from offbeat.client.context import TrainingContext
 from offbeat.client.rules import SGD
 from offbeat.compression import Raw
-from offbeat.environment import Forgery
 from offbeat.errors import ConfigError
 from offbeat.executors import why_not_stackable
 
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def check_network(experiment: Experiment, network: Network, context: TrainingContext) -> None:
-    """Check that an experiment suits clients that talk to each other and step together.
+    """Check that an experiment suits a decentralized algorithm.
 
     Args:
         experiment: The experiment.
-        network: Who talks to whom, and when.
-        context: Model and data.
+        network: How the clients communicate.
+        context: The model and the data.
 
     Raises:
         ConfigError: A setting does not suit gossip.
@@ -31,60 +30,59 @@ def check_network(experiment: Experiment, network: Network, context: TrainingCon
     obstacle = why_not_stackable(context)
     busy = experiment.scheduler.cohort(context.data.clients)
     plain = isinstance(experiment.client, SGD) and not experiment.client.weight_decay
-    refused = [
-        ("model", obstacle, f"gossip stacks all clients' models, which this one does not allow: {obstacle}"),
+    problems = [
+        ("model", obstacle, f"gossip stacks the models of all clients, which this model does not support: {obstacle}"),
         (
             "executor",
             experiment.executor not in ("auto", "vectorized"),
-            f"gossip stacks all clients' models: {experiment.executor!r} cannot",
+            f"gossip stacks the models of all clients, which {experiment.executor!r} does not support: use 'auto'",
         ),
         (
             "client.steps",
             experiment.client.steps is None,
-            "gossip needs the same number of steps of everybody: give steps",
+            "gossip needs the same number of steps from every client: set steps",
         ),
         (
             "client.name",
-            bool(experiment.client.keeps) or bool(getattr(experiment.client, "momentum", 0)),
-            "gossip takes plain steps: sgd without momentum, or prox",
+            bool(experiment.client.client_state) or bool(getattr(experiment.client, "momentum", 0)),
+            "gossip supports plain steps only: use sgd without momentum, or prox",
         ),
         (
             "client.name",
             network.local == "adam" and not plain,
-            "this rule's clients take Adam steps: sgd without decay",
+            "clients of this algorithm take Adam steps: use sgd without weight decay",
         ),
         (
             "environment.local_work",
             not experiment.environment.local_work.exact,
-            "gossip needs as many steps of everybody",
+            "gossip needs the same number of steps from every client: remove local_work",
         ),
         (
             "environment.availability",
             not experiment.environment.availability.constant,
-            "a network needs everybody awake",
+            "gossip needs clients that are always available: remove availability",
         ),
         (
             "environment.attack",
-            isinstance(experiment.environment.attack, Forgery),
-            "attackers forge what they send to a server, and clients of a network talk to each other: "
-            "label-flip alone makes sense",
+            experiment.environment.attack is not None and experiment.environment.attack.forges_updates,
+            "this attack forges updates to a server, and these clients communicate with each other: use label-flip",
         ),
-        ("scheduler.deadline", experiment.scheduler.deadline, "a network trains as one: no deadline"),
+        ("scheduler.deadline", experiment.scheduler.deadline, "gossip trains all clients in step: remove deadline"),
         (
             "scheduler.concurrency",
             busy % network.clusters or network.clusters > context.data.clients,
-            f"{busy} clients a round cannot be divided evenly among {network.clusters} clusters",
+            f"{busy} clients per round cannot be divided evenly among {network.clusters} clusters",
         ),
     ]
-    if not network.restarts:  # x is the mean of all models, no server's doing
+    if not network.restarts:  # x is the mean of all models; there is no server
         rule, travels = experiment.algorithm, experiment.compression
         plain_x = rule.eta == 1.0 and isinstance(rule.optimizer, Plain)
         coded = not isinstance(travels.upload, Raw) or not isinstance(travels.download, Raw)
-        refused += [
-            ("algorithm.eta", not plain_x, "there is no server: eta = 1 and no optimizer"),
-            ("compression", coded, "there is no server: nothing is sent to one"),
-            ("environment.loss", experiment.environment.loss, "a network without a server loses no reports"),
+        problems += [
+            ("algorithm.eta", not plain_x, "there is no server: set eta = 1 and remove the optimizer"),
+            ("compression", coded, "there is no server to send to: remove compression"),
+            ("environment.loss", experiment.environment.loss, "there is no server to send to: remove loss"),
         ]
-    for where, wrong, message in refused:
+    for where, wrong, message in problems:
         if wrong:
             raise ConfigError(message, key=where)

@@ -1,7 +1,7 @@
-"""What a run with noised updates guarantees: what would break the guarantee is refused, and ε is told.
+"""Guarantees of runs with private aggregation: checks of settings that would break them, and the accounting of ε.
 
-ε comes from Google's dp-accounting (the extra `privacy`): the exact ε of one Gaussian mechanism, which is what a
-client's noised steps are together (`offbeat.aggregation.private`).
+ε comes from Google's dp-accounting (the extra `privacy`): the exact ε of one Gaussian mechanism, to which a client's
+noised steps are equivalent (`offbeat.aggregation.private`).
 """
 
 from __future__ import annotations
@@ -12,69 +12,88 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any
 
-from offbeat.aggregation import Private
+from offbeat.aggregation import Aggregator, Private
 from offbeat.algorithms import Algorithm
-from offbeat.environment import ByLabel
 from offbeat.errors import ConfigError
-from offbeat.scheduling.schedulers import Scheduler
+from offbeat.scheduling import Scheduler
 from offbeat.server.validation import UpdateValidator
 
 if TYPE_CHECKING:
     from offbeat.runs.experiment import Experiment
 
-INSTALL = "ε is not told: that needs dp-accounting; install it with: pip install 'offbeat[privacy]'"
+INSTALL = "ε is not reported: it needs dp-accounting; install it with: pip install 'offbeat[privacy]'"
 
 _LOG = logging.getLogger("offbeat")
 
 
 def private(algorithm: Algorithm) -> Private | None:
-    """What the rule hides its clients' updates behind, if it does."""
-    aggregator = getattr(algorithm, "aggregator", None)
-    return aggregator if isinstance(aggregator, Private) else None
+    """Return the private aggregator of an algorithm, if it has one."""
+    aggregator: Private | None = algorithm.component(Private)
+    return aggregator
 
 
 def check_step(algorithm: Algorithm, scheduler: Scheduler, validation: UpdateValidator) -> None:
-    """Reject an aggregator that does not fit the scheduler's steps or the validation of updates."""
+    """Check that the aggregator fits the scheduler and the validation of updates.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    aggregator: Aggregator | None = algorithm.component(Aggregator)
     try:
-        if aggregator := getattr(algorithm, "aggregator", None):
+        if aggregator is not None:
             aggregator.check(scheduler.updates)
     except ConfigError as error:
         raise error.within("algorithm.aggregator") from None
     if private(algorithm) is not None and validation.max_norm is not None and validation.beyond_norm == "refuse":
         raise ConfigError(
-            "whether an update is refused for its length tells of it what private noise is to hide: use clip",
+            "rejecting an update for its norm reveals information that private noise should hide: use 'clip'",
             key="validation.beyond_norm",
         )
 
 
 def check(experiment: Experiment) -> None:
-    """The same for an experiment, and what else goes past the noise."""
+    """Check that nothing in an experiment bypasses the noise of a private aggregator.
+
+    Raises:
+        ConfigError: A setting reveals information about clients that the noise does not hide.
+    """
     check_step(experiment.algorithm, experiment.scheduler, experiment.validation)
     if private(experiment.algorithm) is None:
         return
     if experiment.client.sends:
-        beside = ", ".join(experiment.client.sends)
-        raise ConfigError(f"its clients send {beside} beside Δ, which private noise does not hide", key="client.name")
-    if isinstance(experiment.environment.availability, ByLabel):
+        auxiliary = ", ".join(experiment.client.sends)
         raise ConfigError(
-            "who is awake depends on the clients' labels, which private noise does not hide",
+            f"its clients send {auxiliary} in addition to Δ, which private noise does not hide", key="client.name"
+        )
+    if experiment.environment.availability.depends_on_labels:
+        raise ConfigError(
+            "availability depends on the clients' labels, which private noise does not hide",
             key="environment.availability",
         )
 
 
 def check_statistics(algorithm: Algorithm, any_statistics: bool) -> None:
-    """Refuse a model whose layers gather statistics of the clients' data."""
+    """Reject a model whose layers collect running statistics of the clients' data."""
     if any_statistics and private(algorithm) is not None:
         raise ConfigError(
-            "its layers' running statistics travel beside Δ, and private noise does not hide them: use layers that "
-            "have none, such as GroupNorm",
+            "clients also send the running statistics of its layers, which private noise does not hide: use layers "
+            "without them, such as GroupNorm",
             key="model",
         )
 
 
 def epsilon(noise_multiplier: float, spent: float, delta: float) -> float | None:
-    """ε of a client whose Σ n_t² is `spent`; None where there is none, or nobody here who can say it."""
-    if not noise_multiplier or not _accountant():
+    """Return the privacy loss ε of a client.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise, in multiples of the clipping norm.
+        spent: Σ n_t² of the client.
+        delta: The δ at which ε holds.
+
+    Returns:
+        ε, or None if there is no finite one or dp-accounting is not installed.
+    """
+    if not noise_multiplier or not _has_accountant():
         return None
     if not spent:
         return 0.0
@@ -84,31 +103,33 @@ def epsilon(noise_multiplier: float, spent: float, delta: float) -> float | None
     return found if math.isfinite(found) else None
 
 
-def so_far(algorithm: Algorithm) -> dict[str, float]:
-    """For a line of metrics: ε of what was made public up to now."""
-    hidden = private(algorithm)
-    found = epsilon(hidden.noise_multiplier, hidden.spent, hidden.delta) if hidden is not None else None
+def metrics(algorithm: Algorithm) -> dict[str, float]:
+    """Return the entries of an evaluation: ε of all versions so far."""
+    aggregator = private(algorithm)
+    if aggregator is None:
+        return {}
+    found = epsilon(aggregator.noise_multiplier, aggregator.spent, aggregator.delta)
     return {} if found is None else {"epsilon": found}
 
 
-def in_all(algorithm: Algorithm) -> dict[str, Any]:
-    """For a summary."""
-    hidden = private(algorithm)
-    if hidden is None:
+def summary(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the entries of a summary."""
+    aggregator = private(algorithm)
+    if aggregator is None:
         return {}
-    return {"epsilon": None} | so_far(algorithm) | {"delta": hidden.delta, "spent": hidden.spent}
+    return {"epsilon": None} | metrics(algorithm) | {"delta": aggregator.delta, "spent": aggregator.spent}
 
 
-def words(algorithm: Algorithm) -> str:
-    """ε in a line of a log; nothing where nothing is hidden."""
-    hidden, found = private(algorithm), so_far(algorithm).get("epsilon")
-    return f"ε = {found:.3g} at δ = {hidden.delta:g}" if hidden is not None and found is not None else ""
+def describe(algorithm: Algorithm) -> str:
+    """Return ε as text for a log; empty without a private aggregator."""
+    aggregator, found = private(algorithm), metrics(algorithm).get("epsilon")
+    return f"ε = {found:.3g} at δ = {aggregator.delta:g}" if aggregator is not None and found is not None else ""
 
 
 @functools.cache
-def _accountant() -> bool:
-    """Whether there is one; said once where there is none."""
-    there = importlib.util.find_spec("dp_accounting") is not None
-    if not there:
+def _has_accountant() -> bool:
+    """Return whether dp-accounting is installed; warn once if it is not."""
+    installed = importlib.util.find_spec("dp_accounting") is not None
+    if not installed:
         _LOG.warning(INSTALL)
-    return there
+    return installed

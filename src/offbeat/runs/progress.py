@@ -1,4 +1,4 @@
-"""What is seen while something goes on: bars in a terminal; elsewhere nothing, or plain lines for what takes long."""
+"""Progress displays: bars in a terminal; elsewhere plain lines for long runs."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ from offbeat.data.preparing import Preparing, watched
 from offbeat.runs.result import ProgressSnapshot, Watch
 
 PLAIN_SECONDS = 5.0  # between two plain lines
-WIDE = 60  # columns in which there is room for the time that is left
+WIDE = 60  # columns from which the remaining time is shown
 
 
-def headline(glance: ProgressSnapshot) -> str:
-    """The figures of the moment in one short line."""
-    counters = glance.counters
-    accuracy = f"{100 * glance.metrics[-1]['accuracy']:.1f} %" if glance.metrics else "–"
+def headline(snapshot: ProgressSnapshot) -> str:
+    """Return the current figures as one short line."""
+    counters = snapshot.counters
+    accuracy = f"{100 * snapshot.metrics[-1]['accuracy']:.1f} %" if snapshot.metrics else "–"
     speed = counters.client_steps / counters.wall_seconds if counters.wall_seconds else 0.0
-    clock = "s" if glance.real else "s virtual"
+    clock = "s" if snapshot.real else "s virtual"
     staleness = f"τ {counters.staleness_mean:.1f}/{counters.staleness_max}"
     return f"{counters.virtual_seconds:,.0f} {clock}  acc {accuracy}  {staleness}  {speed:,.0f} steps/s"
 
 
-def done(glance: ProgressSnapshot) -> float:
-    """Share of the run that is behind us: by rounds or by virtual time, whichever ends it first."""
-    shares = [glance.counters.version / glance.rounds]
-    if glance.virtual_limit:
-        shares.append(glance.counters.virtual_seconds / glance.virtual_limit)
+def done(snapshot: ProgressSnapshot) -> float:
+    """Return the completed share of a run, by rounds or by virtual time, whichever is larger."""
+    shares = [snapshot.counters.version / snapshot.rounds]
+    if snapshot.virtual_limit:
+        shares.append(snapshot.counters.virtual_seconds / snapshot.virtual_limit)
     return min(1.0, max(shares))
 
 
-def _tested(glance: ProgressSnapshot) -> int:
-    """The last version that was tested; -1 for none."""
-    return glance.metrics[-1]["version"] if glance.metrics else -1
+def _evaluated(snapshot: ProgressSnapshot) -> int:
+    """Return the version that was evaluated last, or -1."""
+    return snapshot.metrics[-1]["version"] if snapshot.metrics else -1
 
 
 class _Rows(Progress):
-    """Bars, and under them the figures of the moment."""
+    """Bars with a line of figures below."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the table of bars, then one line of figures per bar."""
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
             if task.visible and task.fields["headline"]:
@@ -56,7 +57,13 @@ class _Rows(Progress):
 
 
 class Bars:
-    """A context with bars, in a terminal, and one more while data is prepared."""
+    """A context that shows progress bars in a terminal, including one while data is prepared.
+
+    Args:
+        console: Where to draw.
+        quiet: Show nothing.
+        still: Redraw only on changes, so that drawing does not disturb measurements.
+    """
 
     def __init__(self, console: Console, quiet: bool = False, still: bool = False) -> None:
         self.console, self.quiet = console, quiet
@@ -84,12 +91,15 @@ class Bars:
         self._context.close()
 
     def add(self, name: str, total: float | None, note: str = "", headline: str = "") -> TaskID:
+        """Add a bar; a total of None means that it is unknown."""
         return self._rows.add_task(escape(name), total=total, note=note, headline=headline)
 
     def show(self, row: TaskID, done: float, note: str, headline: str = "") -> None:
+        """Update a bar."""
         self._rows.update(row, completed=done, note=note, headline=headline)
 
     def remove(self, row: TaskID) -> None:
+        """Remove a bar."""
         self._rows.remove_task(row)
 
     def _prepare(self, now: Preparing | None) -> None:
@@ -104,7 +114,7 @@ class Bars:
 
 
 def _amount(now: Preparing) -> str:
-    """How much there is of what is prepared."""
+    """Return the amount of data that has been prepared, as text."""
     if not now.done and now.total is None:
         return "reading"
     done, total = (n / 1e6 if now.in_bytes else n for n in (now.done, now.total or 0))
@@ -113,14 +123,14 @@ def _amount(now: Preparing) -> str:
 
 
 class Measuring(Bars):
-    """Several measurements, one after the other.  During one, nothing moves."""
+    """The progress of several measurements. Nothing is redrawn while one is running."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, still=True)
         self._row: TaskID | None = None
 
-    def tell(self, what: str, number: int, count: int) -> None:
-        """The next is begun."""
+    def next(self, what: str, number: int, count: int) -> None:
+        """Show that measurement `number` of `count` is starting."""
         if self._row is None:
             self._row = self.add("measuring", count)
         self.show(self._row, number, f"{number + 1} of {count}", what)
@@ -129,49 +139,50 @@ class Measuring(Bars):
 
 
 @dataclass
-class Together:
-    """What runs that go on at once have shown last, as one."""
+class CombinedProgress:
+    """The progress of several concurrent runs as one."""
 
-    glances: dict[int, ProgressSnapshot] = field(default_factory=dict)
+    snapshots: dict[int, ProgressSnapshot] = field(default_factory=dict)
 
     def watch(self, place: int, show: Watch) -> Watch:
-        """For the run at this place; `show` is given the sum."""
+        """Return the watch of the run at the given position; `show` receives the combined progress."""
 
-        def watch(glance: ProgressSnapshot) -> None:
-            self.glances[place] = glance
+        def watch(snapshot: ProgressSnapshot) -> None:
+            self.snapshots[place] = snapshot
             show(self.sum())
 
         return watch
 
     def sum(self) -> ProgressSnapshot:
-        """The rounds, steps and updates of all; the figures of accuracy and time are of the run that is least far."""
-        glances = list(self.glances.values())
-        last = min(glances, key=done)
-        tallies = [glance.counters for glance in glances]
+        """Return the sum of rounds, steps and updates, with the accuracy and time of the slowest run."""
+        snapshots = list(self.snapshots.values())
+        last = min(snapshots, key=done)
+        parts = [snapshot.counters for snapshot in snapshots]
         counters = replace(
             last.counters,
-            version=sum(t.version for t in tallies),
-            updates=sum(t.updates for t in tallies),
-            client_steps=sum(t.client_steps for t in tallies),
-            staleness_sum=sum(t.staleness_sum for t in tallies),
-            staleness_max=max(t.staleness_max for t in tallies),
+            version=sum(part.version for part in parts),
+            updates=sum(part.updates for part in parts),
+            client_steps=sum(part.client_steps for part in parts),
+            staleness_sum=sum(part.staleness_sum for part in parts),
+            staleness_max=max(part.staleness_max for part in parts),
         )
-        return ProgressSnapshot(counters, sum(g.rounds for g in glances), last.virtual_limit, last.metrics)
+        return ProgressSnapshot(counters, sum(each.rounds for each in snapshots), last.virtual_limit, last.metrics)
 
 
 class Display(Bars):
-    """A context in which a run reports.  `watch` is given to the run and called a few times a second."""
+    """The progress of one run. The run calls `watch` a few times per second."""
 
     def __init__(self, console: Console, label: str, quiet: bool = False) -> None:
         super().__init__(console, quiet)
         self._run = _RunRow(self, label, "")
 
-    def watch(self, glance: ProgressSnapshot) -> None:
-        self._run.show(glance)
+    def watch(self, snapshot: ProgressSnapshot) -> None:
+        """Show the progress of the run."""
+        self._run.show(snapshot)
 
 
 class SweepDisplay(Bars):
-    """A context in which the runs of a sweep report: all of them, and those that are at work."""
+    """The progress of a sweep: a bar for the whole sweep and one for the current runs."""
 
     def __init__(self, console: Console, runs: int, quiet: bool = False) -> None:
         super().__init__(console, quiet)
@@ -181,25 +192,25 @@ class SweepDisplay(Bars):
         self._now: _RunRow | None = None
 
     def check(self, number: int) -> None:
-        """So many runs are found to be in order."""
+        """Show how many runs have been validated."""
         self._rows.update(self._all, note=f"{number} of {self.runs} checked")
 
     def begin(self, labels: Sequence[str]) -> list[Watch | None]:
-        """These runs begin; each is given one of what this returns."""
+        """Show that runs start; return a watch for each of them."""
         self._clear()
         label = labels[0] if len(labels) == 1 else f"{len(labels)} runs at once"
-        self._now, together = _RunRow(self, label, f"{self._ended} of {self.runs} runs, "), Together()
+        self._now, together = _RunRow(self, label, f"{self._ended} of {self.runs} runs, "), CombinedProgress()
 
-        def show(glance: ProgressSnapshot) -> None:
+        def show(snapshot: ProgressSnapshot) -> None:
             assert self._now is not None
-            self._now.show(glance)
-            shares = [done(each) for each in together.glances.values()]
+            self._now.show(snapshot)
+            shares = [done(each) for each in together.snapshots.values()]
             self._show(sum(shares), sum(share >= 1 for share in shares))
 
         return [together.watch(place, show) for place in range(len(labels))]
 
     def end(self) -> None:
-        """A run has ended."""
+        """Show that a run has ended."""
         self._clear()
         self._ended += 1
         self._show(0.0, 0)
@@ -214,30 +225,31 @@ class SweepDisplay(Bars):
 
 
 class _RunRow:
-    """What is shown of a run, or of several at once."""
+    """The bar or the plain lines of a run, or of several concurrent ones."""
 
     def __init__(self, bars: Bars, label: str, before: str) -> None:
         self.bars, self.label, self.before = bars, label, before
         self.row = bars.add(label, 1.0, headline="starting")
         self._last = time.monotonic()
-        self._seen = -1  # version of the last test that was told
+        self._shown = -1  # version of the last evaluation that was printed
 
-    def show(self, glance: ProgressSnapshot) -> None:
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        """Update the bar, or print a line where there are no bars."""
         if self.bars.live:
-            limited = glance.virtual_limit is not None
-            note = f"round {glance.counters.version:,}" + ("" if limited else f" of {glance.rounds:,}")
-            self.bars.show(self.row, done(glance), note, headline(glance))
+            limited = snapshot.virtual_limit is not None
+            note = f"round {snapshot.counters.version:,}" + ("" if limited else f" of {snapshot.rounds:,}")
+            self.bars.show(self.row, done(snapshot), note, headline(snapshot))
         elif not self.bars.quiet:
-            self._tell(glance)
+            self._print(snapshot)
 
-    def _tell(self, glance: ProgressSnapshot) -> None:
-        """A plain line, now and then."""
-        if time.monotonic() - self._last < PLAIN_SECONDS or (tested := _tested(glance)) == self._seen:
+    def _print(self, snapshot: ProgressSnapshot) -> None:
+        """Print a plain line after a new evaluation, at most every few seconds."""
+        if time.monotonic() - self._last < PLAIN_SECONDS or (evaluated := _evaluated(snapshot)) == self._shown:
             return
-        self._last, self._seen = time.monotonic(), tested
-        share = done(glance)
-        left = f"about {glance.counters.wall_seconds * (1 - share) / share:.0f} s left" if share else "just begun"
+        self._last, self._shown = time.monotonic(), evaluated
+        share = done(snapshot)
+        left = f"about {snapshot.counters.wall_seconds * (1 - share) / share:.0f} s left" if share else "starting"
         self.bars.console.print(
-            f"{self.before}{self.label}: round {glance.counters.version}, {headline(glance)}, {left}",
+            f"{self.before}{self.label}: round {snapshot.counters.version}, {headline(snapshot)}, {left}",
             soft_wrap=True, highlight=False, markup=False,
         )  # fmt: skip

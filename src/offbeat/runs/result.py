@@ -1,4 +1,4 @@
-"""What a run tells: how far it is, and what came out."""
+"""Counters, progress and result of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from offbeat.server.events import Arrival, Lost, Outcome
 
 @dataclass
 class RunCounters:
-    """What has happened so far."""
+    """Counts of what happened in a run so far."""
 
     version: int = 0
     virtual_seconds: float = 0.0
@@ -24,7 +24,7 @@ class RunCounters:
     updates: int = 0  # aggregated
     lost: int = 0
     late: int = 0
-    refused: dict[str, int] = field(default_factory=dict)  # by the gate, for each reason
+    refused: dict[str, int] = field(default_factory=dict)  # by reason
     client_steps: int = 0
     bytes_up: int = 0
     staleness_sum: int = 0
@@ -32,13 +32,15 @@ class RunCounters:
 
     @property
     def staleness_mean(self) -> float:
+        """The mean staleness of the aggregated updates."""
         return self.staleness_sum / self.updates if self.updates else 0.0
 
     def count(self, outcome: Outcome) -> None:
+        """Count one turn of the server loop."""
         self.virtual_seconds = outcome.now
         self.version += outcome.stepped
         if isinstance(outcome.event, Arrival):
-            self.bytes_up += outcome.event.update.wire_bytes  # also of what is refused: it has come
+            self.bytes_up += outcome.event.update.wire_bytes  # rejected updates were transmitted, too
         if outcome.refused is not None:
             self.refused[outcome.refused] = self.refused.get(outcome.refused, 0) + 1
         elif isinstance(outcome.event, Lost):
@@ -55,40 +57,46 @@ class RunCounters:
 
 @dataclass(frozen=True)
 class Result:
-    """What came out."""
+    """The result of a run."""
 
     x: Tensor
+    """The final model as a flat vector."""
     summary: dict[str, Any]
+    """The result in figures, as in `summary.json`."""
     metrics: list[dict[str, Any]]
+    """The evaluations, oldest first."""
     folder: pathlib.Path | None = None
+    """The run folder, if the run wrote one."""
     interrupted: bool = False
+    """Whether the run was interrupted before its end."""
 
     @property
     def accuracy(self) -> float:
+        """The final test accuracy."""
         return float(self.summary["accuracy"])
 
 
 @dataclass(frozen=True)
 class ProgressSnapshot:
-    """What a progress display is shown."""
+    """The progress of a run at one moment, for displays."""
 
     counters: RunCounters
     rounds: int
     virtual_limit: float | None
     metrics: list[dict[str, Any]]
-    real: bool = False  # its seconds are those of the wall
+    real: bool = False  # whether `virtual_seconds` are seconds of the wall clock
 
 
 Watch = Callable[[ProgressSnapshot], None]
 
 
 def algorithm_name(algorithm: Algorithm) -> str:
-    """As in a TOML; a user's own goes by its class."""
+    """Return the name of an algorithm in TOML; for a custom one, the name of its class."""
     return next((name for name, kind in ALGORITHMS.items() if type(algorithm) is kind), type(algorithm).__name__)
 
 
 def row(outcome: Outcome) -> tuple[Any, ...]:
-    """A line of the update log, in the order of `folder.UPDATE`."""
+    """Return a row of the update log, with the fields of `folder.UPDATE`."""
     event, now = outcome.event, outcome.now
     assert isinstance(event, (Arrival, Lost))
     job = event.job

@@ -21,6 +21,7 @@ from offbeat.messages import Job, Update
 from offbeat.runs import privacy
 from offbeat.runs.assembly import Assembly
 from offbeat.runs.callbacks import Callback, CallbackList, RunInfo, RunOutcome
+from offbeat.runs.checkpoint_pacing import CheckpointPacer
 from offbeat.runs.folder import (
     CONFIG,
     METRICS,
@@ -34,7 +35,9 @@ from offbeat.runs.folder import (
     read_status,
     write_status,
 )
+from offbeat.runs.hooks import installed_hooks
 from offbeat.runs.result import ProgressSnapshot, Result, RunCounters, Watch, algorithm_name, row
+from offbeat.runs.summary import summarize
 from offbeat.server import checkpoint
 from offbeat.server.events import Arrival, Lost, Outcome
 from offbeat.server.loop import Loop
@@ -42,11 +45,8 @@ from offbeat.server.session import CACHE_FOLDER, CHECKPOINT_FOLDER, RunTransport
 from offbeat.simulation.attack_simulation import AttackSimulator
 from offbeat.simulation.transport import SimulatedTransport
 
-CHECKPOINT_SECONDS = 30.0
-CHECKPOINT_SHARE = 0.05  # of the time that may go into writing checkpoints
-CHECKPOINT_BYTES = 5e8  # written per second, before the first checkpoint has been timed
 WATCH_SECONDS = 0.1
-FRUITLESS = 100_000  # events in a row without an accepted update, after which a run is given up
+FRUITLESS = 100_000  # events in a row without an accepted update, after which a run fails
 
 
 def server_settings(assembly: Assembly, folder: pathlib.Path | None = None) -> ServerSettings:
@@ -74,45 +74,17 @@ def server_settings(assembly: Assembly, folder: pathlib.Path | None = None) -> S
     )
 
 
-class RunHooks:
-    """Hooks into every run of this process, for tools that observe runs or inject faults."""
-
-    def on_begin(self, run: Run) -> None:
-        """Called before a run starts or resumes."""
-
-    def before_turn(self, run: Run) -> None:
-        """Called before each turn of the loop."""
-
-    def checkpoint_due(self, run: Run, due: bool) -> bool:
-        """Return whether to write a checkpoint now; `due` is the run's own decision."""
-        return due
-
-    def before_finish(self, run: Run) -> None:
-        """Called before a finished run writes its model and summary."""
-
-    def on_finish(self, run: Run) -> None:
-        """Called after a finished run has written everything."""
-
-
-_HOOKS = [RunHooks()]
-
-
-def install_hooks(hooks: RunHooks) -> None:
-    """Use these hooks for all runs of this process from now on."""
-    _HOOKS[0] = hooks
-
-
 class Run:
-    """One run: the session's recorder, with the run's metrics, counters, callbacks and folder.
+    """One run of an experiment: the recorder of its session, with metrics, counters, callbacks and a folder.
 
     Args:
         assembly: The experiment.
-        interrupted: Ends the run between two turns when set.
+        interrupted: Stops the run between two turns when set.
         watch: Receives snapshots of the progress.
         folder: Where the run keeps its files; `open` or `reopen` starts writing there.
-        transport: A simulated one in virtual time when left out.
-        settings: The server's settings; those of a simulation when left out.
-        callbacks: Who else follows the run.
+        transport: The transport; by default a simulated one in virtual time.
+        settings: The server's settings; by default those of a simulation.
+        callbacks: Receive the run's evaluations and its end.
         checkpoint_every_version: Write a checkpoint after every server step, for work that cannot be repeated.
     """
 
@@ -167,35 +139,33 @@ class Run:
     def advance(self, runs: int) -> Generator[list[Job], list[TrainingOutcome], Result]:
         """Run to the end; yield the jobs that must be trained and continue with their outcomes.
 
-        Whoever drives this (`drive.py`) can train the jobs of several runs at once.
+        The caller (`drive.py`) can train the jobs of several runs at once.
 
         Args:
             runs: Number of runs that are driven together; all wait while one of them writes a checkpoint.
         """
         with self._failing():
-            _HOOKS[0].on_begin(self)
+            installed_hooks().on_begin(self)
             self.callbacks.on_run_begin(self._info)
             self._started = time.monotonic()
             if not self.metrics:
                 self.session.start()
-            saved = watched = self._started
-            pause, measured = CHECKPOINT_SECONDS, False
+            watched = self._started
+            pacer = CheckpointPacer(runs, self._checkpoint_bytes, self._started)
             while not self.session.finished and not self.interrupted.is_set():
                 while jobs := self.transport.wanted():
                     self.transport.deliver(_updates((yield jobs)))
-                _HOOKS[0].before_turn(self)
+                installed_hooks().before_turn(self)
                 stepped = self.session.turn().stepped
                 now = time.monotonic()
                 if now - watched > WATCH_SECONDS:
                     watched = now
                     self._show()
-                if self.folder and now - saved > pause and not measured:
-                    pause, measured = _pause(runs, self._checkpoint_bytes() / CHECKPOINT_BYTES), True
-                due = now - saved > pause or (self.checkpoint_every_version and stepped)
-                if self.folder and _HOOKS[0].checkpoint_due(self, due):
-                    self._checkpoint()
-                    saved = time.monotonic()
-                    pause, measured = _pause(runs, saved - now), True
+                if self.folder:
+                    due = pacer.due(now) or (self.checkpoint_every_version and stepped)
+                    if installed_hooks().checkpoint_due(self, due):
+                        self._checkpoint()
+                        pacer.written(now, time.monotonic())
             stopped = self.interrupted.is_set() and not self.session.finished
             return self._interrupt() if stopped else self._finish()
 
@@ -205,8 +175,8 @@ class Run:
         self._fruitless = 0 if accepted else self._fruitless + 1
         if self._fruitless > FRUITLESS and not self.transport.real_time:
             raise ConfigError(
-                f"{FRUITLESS:,} events in a row brought no accepted update: jobs were lost, waited for or rejected; "
-                "see environment.trip_timeout, environment.loss, environment.availability and validation",
+                f"no update was accepted in {FRUITLESS:,} consecutive events: jobs were lost, delayed or rejected; "
+                "check environment.trip_timeout, environment.loss, environment.availability and validation",
                 key="environment",
             )
         self.counters.count(outcome)
@@ -236,7 +206,7 @@ class Run:
             "client_steps": counters.client_steps,
             "wall_seconds": counters.wall_seconds,
             **self.assembly.executor.metrics(),
-            **privacy.so_far(self.loop.algorithm),
+            **privacy.metrics(self.loop.algorithm),
         }
         self._pending = score, line
         if self.experiment.device == "cpu":
@@ -267,12 +237,12 @@ class Run:
 
     def _finish(self) -> Result:
         if self.counters.version < self.experiment.rounds and self.experiment.virtual_seconds is not None:
-            self.counters.virtual_seconds = self.experiment.virtual_seconds  # nothing more happens before it
+            self.counters.virtual_seconds = self.experiment.virtual_seconds  # no more events until then
         self._settle()
         if self.metrics[-1]["version"] != self.counters.version:
             self.evaluate(self.counters.version)
             self._settle()
-        _HOOKS[0].before_finish(self)
+        installed_hooks().before_finish(self)
         summary = self.summary()
         if self.folder:
             self._save_model()
@@ -280,7 +250,7 @@ class Run:
             write_json(self.folder.path / SUMMARY, summary)
             settle(self.folder.path)
         self.callbacks.on_run_end(RunOutcome("finished", summary))
-        _HOOKS[0].on_finish(self)
+        installed_hooks().on_finish(self)
         return Result(self.loop.algorithm.x, summary, self.metrics, self.folder.path if self.folder else None)
 
     def _interrupt(self) -> Result:
@@ -295,7 +265,7 @@ class Run:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Leave no folder behind a run that fails before it has produced anything; mark a later one as failed."""
+        """Discard the folder of a run that fails before it has produced anything; mark later ones as failed."""
         try:
             yield
         except Exception as error:
@@ -312,51 +282,13 @@ class Run:
         if self.folder and self.folder.created and worthless:
             self.folder.discard()
         elif self.folder:
-            with contextlib.suppress(OSError):  # the very disk may be what fails
+            with contextlib.suppress(OSError):  # the disk itself may be the cause
                 self.folder.close()
                 self.folder.status("failed", error=str(error), version=self.counters.version)
 
     def summary(self) -> dict[str, Any]:
         """Return the result in figures."""
-        counters, target = self._timed(), self.experiment.evaluation.target
-        accuracies = [line["accuracy"] for line in self.metrics]
-        last10 = accuracies[-10:]
-        reached = [line for line in self.metrics if target is not None and line["accuracy"] >= target]
-        wall, executor = counters.wall_seconds, self.assembly.executor
-        return {
-            "algorithm": algorithm_name(self.experiment.algorithm),
-            "seed": self.experiment.seed,
-            "accuracy": accuracies[-1],
-            "accuracy_last10": sum(last10) / len(last10),
-            "best_accuracy": max(accuracies),
-            "loss": self.metrics[-1]["loss"],
-            "target": target,
-            "target_seconds": reached[0]["virtual_seconds"] if reached else None,
-            "target_bytes_up": reached[0]["bytes_up"] if reached else None,
-            "rounds": counters.version,
-            "updates": counters.updates,
-            "lost": counters.lost,
-            "late": counters.late,
-            "refused": dict(sorted(counters.refused.items())),
-            "virtual_seconds": counters.virtual_seconds,
-            "real": self.transport.real_time,  # clients, and seconds
-            "wall_seconds": wall,
-            "client_steps": counters.client_steps,
-            "client_steps_per_second": counters.client_steps / wall if wall else 0.0,
-            "bytes_up": counters.bytes_up,
-            "bytes_down": self.transport.bytes_down,
-            **executor.summary(self.loop.scheduler.cohort(self.assembly.context.data.clients)),
-            "staleness_mean": counters.staleness_mean,
-            "staleness_max": counters.staleness_max,
-            **privacy.in_all(self.loop.algorithm),
-            "clients": self.assembly.context.data.clients,
-            "attackers": len(self.assembly.attackers),
-            "parameters": self.assembly.context.layout.dim,
-            "executor": self.assembly.executor_name,
-            "executors_tried": self.assembly.rates,
-            "precision": self.experiment.precision,
-            "device": self.experiment.device,
-        }
+        return summarize(self.assembly, self.loop, self.transport, self._timed(), self.metrics)
 
     def _info(self) -> RunInfo:
         """Return what callbacks know about the run."""
@@ -370,7 +302,7 @@ class Run:
     # Folder ----------------------------------------------------------------------------------------------------
 
     def open(self, path: pathlib.Path, config: str, origin: Origin, setting: Mapping[str, Any] | None = None) -> None:
-        """Begin a new run folder."""
+        """Create the folder of a new run."""
         self.folder = RunFolder.create(path, config, origin, setting)
 
     def reopen(self, path: pathlib.Path) -> None:
@@ -392,7 +324,7 @@ class Run:
         self.folder.status("running")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the clients' state and how far the logs reach."""
+        """Return the counters, the clients' state and the lengths of the logs."""
         assert self.folder, "only runs with a folder write checkpoints"
         return {
             "executor": self.assembly.executor.state_dict(),
@@ -427,9 +359,9 @@ class Run:
 
     def _checkpoint_bytes(self) -> int:
         """Estimate the size of a checkpoint: caches, client state, and two vectors per job in flight."""
-        runtime, cache = self.assembly.runtime, getattr(self.loop.algorithm, "cache", None)
+        runtime = self.assembly.runtime
         in_flight = 8 * runtime.context.layout.dim * len(self.loop.out)
-        return (cache.nbytes if cache is not None else 0) + runtime.state.nbytes + in_flight
+        return self.loop.algorithm.cache_bytes + runtime.state.nbytes + in_flight
 
     def _save_model(self) -> None:
         from safetensors.torch import save
@@ -443,11 +375,6 @@ class Run:
         write_atomic(self.folder.path / MODEL, save(tensors))
 
 
-def _pause(runs: int, seconds: float) -> float:
-    """Return how long to wait for the next checkpoint, when those of all runs take so many seconds each."""
-    return max(CHECKPOINT_SECONDS, runs * seconds / CHECKPOINT_SHARE)
-
-
 def settle(path: pathlib.Path) -> None:
     """Complete a run that has a summary but may have been killed right after writing it."""
     if read_status(path).get("state") == "finished":
@@ -458,7 +385,7 @@ def settle(path: pathlib.Path) -> None:
 
 
 def _updates(trained: Sequence[TrainingOutcome]) -> list[Update]:
-    """Return the run's updates; the first client that diverged ends the run."""
+    """Return the updates, or raise the error of the first client that diverged."""
     for each in trained:
         if isinstance(each, DivergenceError):
             raise each

@@ -1,4 +1,4 @@
-"""Many runs: variants × grid × seeds, each in its own folder under one."""
+"""Sweeps: variants × axes × grid × seeds, each run in its own folder below that of the sweep."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from offbeat.runs.callbacks import Callback
 from offbeat.runs.config import Table
 from offbeat.runs.drive import together
 from offbeat.runs.experiment import Experiment
-from offbeat.runs.folder import SWEEP, read_json
+from offbeat.runs.folder import CONFIG, SWEEP, is_finished, read_config, read_summary
 from offbeat.runs.interrupt import interruptible
 from offbeat.runs.result import Result, Watch
 from offbeat.runs.run import settle
 
-TOGETHER = 16  # runs at once, most
+MAX_TOGETHER = 16  # runs that are trained at once
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,29 @@ class Cell:
 
     @property
     def folder(self) -> str:
+        """The run folder, relative to the folder of the sweep."""
         plain = re.sub(r"[^\w.=,+-]+", "-", self.label).strip("-.") or "run"
         return f"{plain}/seed-{self.seed}"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs in their order; every cell was parsed once, so a mistake in any of them shows before the first."""
+    """The runs of a sweep in order."""
 
     cells: list[Cell]
 
     @classmethod
     def plan(cls, table: Table, grid: Sequence[str], seeds: Sequence[int]) -> Sweep:
+        """Expand a table into the runs of a sweep.
+
+        Args:
+            table: The experiment, with optional `variants`, `axes` and `seeds`.
+            grid: Further axes, such as `algorithm.name=fedbuff,ca2fl`.
+            seeds: Seeds of each point; by default those of the table.
+
+        Raises:
+            ConfigError: Any of the runs is not valid.
+        """
         base = dict(table)
         axes = [_variants(base.pop("variants", [{}]), "variants")]
         axes[:0] = [_variants(axis, f"axes.{name}") for name, axis in base.pop("axes", {}).items()]
@@ -79,22 +90,33 @@ class Sweep:
         watch: Callable[[Sequence[Cell]], Sequence[Watch | None]],
         modules: api.Path | None = None,
         callbacks: Sequence[Callback] = (),
-        tell: Callable[[int], None] = lambda number: None,
+        on_checked: Callable[[int], None] = lambda number: None,
     ) -> Iterator[tuple[Cell, dict[str, Any] | None]]:
-        """Run what is not finished, go on with what is interrupted; runs on one model and its data go together.
+        """Start the runs that are new and resume those that were interrupted.
 
-        Everything is loaded and built once before, `tell` being told how many runs were seen to, so that what does not
-        fit together shows before anything is written.  Yields each run's summary as it ends: empty if it diverged, None
-        if it was interrupted, after which nothing more is run.
+        All runs are assembled once before anything is written, so that an error shows early. Runs with the same model
+        and data are trained together.
+
+        Args:
+            out: Folder of the sweep.
+            data_dir: Where data sets are stored.
+            watch: Returns a progress watch for each of the given cells, which are about to start.
+            modules: Folder of the user's own modules.
+            callbacks: Receive the evaluations and the end of each run.
+            on_checked: Receives the number of runs that have been assembled so far.
+
+        Yields:
+            Each cell with its summary when the run ends: empty if it diverged, None if it was interrupted. No run is
+            started after an interruption.
         """
         ended = {c.folder: _finished(out / c.folder, config.parse(c.table)) for c in self.cells}
-        pools = _pools([cell for cell in self.cells if ended[cell.folder] is None], data_dir, tell)
+        pools = _pools([cell for cell in self.cells if ended[cell.folder] is None], data_dir, on_checked)
         runs = [{"label": c.label, "seed": c.seed, "folder": c.folder} for c in self.cells]
         try:
             out.mkdir(parents=True, exist_ok=True)
             write_json(out / SWEEP, {"runs": runs})
         except OSError as error:
-            raise RunFolderError(f"cannot write into {out}: {error.strerror}") from error
+            raise RunFolderError(f"cannot write to {out}: {error.strerror}") from error
         yield from ((cell, ended[cell.folder]) for cell in self.cells if ended[cell.folder] is not None)
         for cells in pools:
             stopped = False
@@ -106,26 +128,27 @@ class Sweep:
 
 
 def _finished(folder: pathlib.Path, experiment: Experiment) -> dict[str, Any] | None:
-    """The summary of a run that is there already."""
-    known = folder / "config.toml"
-    if known.is_file() and not _same(config.parse(config.read(known)), experiment):
-        raise RunFolderError(f"{folder} holds another experiment; give the sweep another --out")
-    if not (folder / "summary.json").is_file():
+    """Return the summary of a run that is already finished, or None."""
+    if (folder / CONFIG).is_file() and not _same(config.parse(read_config(folder)), experiment):
+        raise RunFolderError(f"{folder} contains another experiment; give the sweep another --out")
+    if not is_finished(folder):
         return None
     settle(folder)
-    return read_json(folder / "summary.json")
+    return read_summary(folder)
 
 
 def _pools(
-    cells: Sequence[Cell], data_dir: api.Path | None, tell: Callable[[int], None] = lambda number: None
+    cells: Sequence[Cell], data_dir: api.Path | None, on_checked: Callable[[int], None] = lambda number: None
 ) -> list[list[Cell]]:
-    """Cells that can be trained in one stack, at most `TOGETHER` of them."""
+    """Group cells that can be trained in one stack, at most `MAX_TOGETHER` per group."""
     pools: dict[object, list[Cell]] = {}
     for number, cell in enumerate(cells, start=1):
         kind = config.parse(cell.table).assemble(data_dir).pool
         pools.setdefault(number if kind is None else kind, []).append(cell)
-        tell(number)
-    return [pool[first : first + TOGETHER] for pool in pools.values() for first in range(0, len(pool), TOGETHER)]
+        on_checked(number)
+    return [
+        pool[first : first + MAX_TOGETHER] for pool in pools.values() for first in range(0, len(pool), MAX_TOGETHER)
+    ]
 
 
 def _run(
@@ -141,7 +164,7 @@ def _run(
         runs = []
         for cell, watch in zip(cells, watches, strict=True):
             folder, experiment = out / cell.folder, config.parse(cell.table)
-            if (folder / "config.toml").is_file():
+            if (folder / CONFIG).is_file():
                 run = api.reopen(api.stored(folder), interrupted, folder, data_dir, watch, callbacks)
             else:
                 run = api.begin(
@@ -159,7 +182,7 @@ def _summary(outcome: Result | DivergenceError) -> dict[str, Any] | None:
 
 
 def _same(one: Experiment, other: Experiment) -> bool:
-    """Equal but for what the folder has resolved."""
+    """Return whether two experiments are equal, apart from choices that a run makes itself."""
     if other.executor == "auto":
         other = replace(other, executor=one.executor)
     if other.compile is None:
@@ -168,7 +191,7 @@ def _same(one: Experiment, other: Experiment) -> bool:
 
 
 def merge(base: Table, changes: Table) -> Table:
-    """A copy of base with the changes laid over it, table by table."""
+    """Return a copy of a table with changes applied, recursively."""
     merged = copy.deepcopy(base)
     for name, value in changes.items():
         if isinstance(value, dict) and isinstance(merged.get(name), dict):
@@ -180,12 +203,12 @@ def merge(base: Table, changes: Table) -> Table:
 
 def _variants(listed: object, key: str) -> list[Table]:
     if not isinstance(listed, list) or not all(isinstance(v, dict) for v in listed) or not listed:
-        raise ConfigError(f"expected [[{key}]], each with a label and the keys that it changes", key=key)
+        raise ConfigError(f"expected [[{key}]] tables, each with a label and the keys that it changes", key=key)
     return listed
 
 
 def _points(grid: Sequence[str]) -> Iterator[tuple[tuple[str, Any], ...]]:
-    """All combinations of `key=a,b,c` axes."""
+    """Return all combinations of axes such as `key=a,b,c`."""
     axes = []
     for axis in grid:
         dotted, equals, values = axis.partition("=")
@@ -196,7 +219,7 @@ def _points(grid: Sequence[str]) -> Iterator[tuple[tuple[str, Any], ...]]:
         # A comma inside brackets belongs to the value: model.hidden=[64],[64,32].
         parts = re.findall(r"(?:[^,\[\]{}]|\[[^\]]*\]|\{[^}]*\})+", values)
         if not parts or ",".join(parts) != values:
-            raise ConfigError(f"{axis!r}: the values cannot be told apart", key="--grid")
+            raise ConfigError(f"{axis!r}: cannot split the values at commas; check the brackets", key="--grid")
         axes.append([(dotted.strip(), config.value_of(part.strip())) for part in parts])
     return itertools.product(*axes)
 

@@ -1,4 +1,4 @@
-"""Trackers by name: NAME, NAME=PLACE, or a user's own callback, "package.module:thing"."""
+"""Trackers by name, as on the command line: NAME, NAME=PLACE, or "package.module:name" for a custom callback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from offbeat.runs.custom import call, resolve
 
 
 def trackers(named: Sequence[str]) -> list[Callback]:
-    """One callback for each name; what it needs and is not installed is an error now, not in the run."""
+    """Return one callback per name.
+
+    Raises:
+        ConfigError: A name is unknown, or its library is not installed.
+    """
     try:
         return [_tracker(*_parts(text)) for text in dict.fromkeys(named)]
     except ConfigError as error:
@@ -19,7 +23,7 @@ def trackers(named: Sequence[str]) -> list[Callback]:
 
 
 def absolute(named: Sequence[str]) -> list[str]:
-    """The same for a process that is elsewhere."""
+    """Return the names with absolute places, for a process with another working directory."""
     parts = [_parts(text) for text in named]
     return [name if place is None else f"{name}={_absolute(place)}" for name, place in parts]
 
@@ -35,10 +39,12 @@ def _absolute(place: str) -> str:
 
 def _tracker(name: str, place: str | None) -> Callback:
     if ":" in name:
-        own = call(resolve(name), {}, {} if place is None else {"place": place})
-        if not isinstance(own, Callback):
-            raise ConfigError(f"{name!r} makes {type(own).__name__}, not an offbeat.Callback")
-        return own
+        custom = call(resolve(name), {}, {} if place is None else {"place": place})
+        if not isinstance(custom, Callback):
+            raise ConfigError(f"{name!r} returns {type(custom).__name__}, not an offbeat.Callback")
+        return custom
     if name not in TRACKERS:
-        raise ConfigError(f'unknown name {name!r}; {nearest(name, TRACKERS)} Your own goes by "package.module:name".')
+        raise ConfigError(
+            f'unknown name {name!r}; {nearest(name, TRACKERS)} For your own class, give "package.module:name".'
+        )
     return TRACKERS[name](place)

@@ -1,11 +1,11 @@
 "use strict";
-// From figures to pictures: each function takes what `payload.py` made and gives the options of one ECharts chart.
+// Each function turns data from `payload.py` into the options of one ECharts chart.
 const charts = (() => {
   const LIGHT = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195", "#000000"];
   const DARK = ["#56B4E9", "#E69F00", "#2CC495", "#FF7F45", "#E79AC4", "#9AD0F5", "#B99AE0", "#E6E9EC"];
-  const AXES = { version: "round", virtual_seconds: "virtual time (s)", bytes_up: "bytes up" };
+  const AXES = { version: "round", virtual_seconds: "virtual time (s)", bytes_up: "uploaded bytes" };
 
-  // Seconds of a deployment are real.
+  // The seconds of a deployment are real.
   const time = (runs) => {
     AXES.virtual_seconds = runs.length && runs.every((run) => run.real) ? "time (s)" : "virtual time (s)";
   };
@@ -28,7 +28,7 @@ const charts = (() => {
     };
   };
 
-  const most = (values) => values.reduce((a, b) => (b !== null && b > a ? b : a), -Infinity); // of any number of them
+  const most = (values) => values.reduce((a, b) => (b !== null && b > a ? b : a), -Infinity); // Math.max(...values) fails for long arrays
   const number = (x) => {
     if (x === null || x === undefined) return "–";
     if (typeof x !== "number") return String(x); // the name of a category
@@ -73,9 +73,9 @@ const charts = (() => {
     splitLine: { lineStyle: { color: t.line, opacity: 0.5 } },
     ...more,
   });
-  const some = (t, count) => ({ color: t.faint, interval: Math.max(0, Math.ceil(count / 16) - 1) }); // names of so many rows
+  const some = (t, count) => ({ color: t.faint, interval: Math.max(0, Math.ceil(count / 16) - 1) }); // label only some of the rows
   const upright = (t, name, more = {}) =>
-    axis(t, name, { nameLocation: "end", nameGap: 12, nameTextStyle: { color: t.faint, align: "left" }, ...more }); // its name above it
+    axis(t, name, { nameLocation: "end", nameGap: 12, nameTextStyle: { color: t.faint, align: "left" }, ...more }); // with the name above the axis
   const pairs = (x, y) => x.map((at, i) => [at, y[i]]);
   const line = (name, data, more = {}) => ({
     name,
@@ -96,7 +96,7 @@ const charts = (() => {
   });
   const zoom = [{ type: "inside", filterMode: "weakFilter" }];
 
-  // A model stays in force until the next one is tested: a step function.
+  // The accuracy of a model holds until the next evaluation: a step function.
   const stepped = (curve, over, what, grid) => {
     const at = curve[over],
       values = curve[what];
@@ -106,7 +106,7 @@ const charts = (() => {
       return i < 0 ? null : values[i];
     });
   };
-  // The seeds of one experiment: where all have got to, their mean, least and most.
+  // The mean, minimum and maximum over the seeds of one experiment, as far as all of them have come.
   const together = (curves, over, what) => {
     const end = Math.min(...curves.map((c) => c[over][c[over].length - 1]));
     const grid = [...new Set(curves.flatMap((c) => c[over]))].filter((x) => x <= end).sort((a, b) => a - b);
@@ -124,14 +124,14 @@ const charts = (() => {
     };
   };
 
-  // What lies between the lowest and the highest seed.
-  const band = (name, colour, grid, low, high) => ({
+  // The band between the lowest and the highest seed.
+  const band = (name, color, grid, low, high) => ({
     name,
     type: "custom",
     silent: true,
     clip: true,
     data: [0],
-    itemStyle: { color: colour },
+    itemStyle: { color: color },
     tooltip: { show: false },
     renderItem: (_, api) => {
       const edge = (v) =>
@@ -141,7 +141,7 @@ const charts = (() => {
       return {
         type: "polygon",
         shape: { points: [...edge(low), ...edge(high).reverse()] },
-        style: { fill: colour, opacity: 0.15 },
+        style: { fill: color, opacity: 0.15 },
       };
     },
   });
@@ -150,7 +150,7 @@ const charts = (() => {
     const t = theme(),
       series = [],
       scale = what === "accuracy" ? 100 : 1;
-    groups.forEach(({ label, curves, colour }) => {
+    groups.forEach(({ label, curves, color }) => {
       const some = curves.filter((c) => c[over].length);
       if (!some.length) return;
       const { grid, mean, low, high } = together(some, over, what),
@@ -159,10 +159,10 @@ const charts = (() => {
         line(
           label,
           grid.map((x, i) => [x, y(mean[i])]),
-          { step: "end", itemStyle: { color: colour }, lineStyle: { width: 1.8, color: colour }, z: 3 },
+          { step: "end", itemStyle: { color: color }, lineStyle: { width: 1.8, color: color }, z: 3 },
         ),
       );
-      if (some.length > 1) series.push(band(label, colour, grid, low.map(y), high.map(y)));
+      if (some.length > 1) series.push(band(label, color, grid, low.map(y), high.map(y)));
     });
     if (target !== null && what === "accuracy" && series.length)
       series[0].markLine = {
@@ -209,8 +209,8 @@ const charts = (() => {
       dataZoom: zoom,
       grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true },
       series: [
-        line("clients at work", pairs(d.concurrency.time, d.concurrency.busy)),
-        line("updates waiting, at most", pairs(d.waiting.time, d.waiting.most), {
+        line("busy clients", pairs(d.concurrency.time, d.concurrency.busy)),
+        line("waiting updates (max)", pairs(d.waiting.time, d.waiting.most), {
           step: "middle",
           lineStyle: { width: 1 },
         }),
@@ -222,12 +222,12 @@ const charts = (() => {
     const t = theme(),
       end = Math.max(most(d.data), most(d.updates));
     if (!d.known)
-      return base(t, "client", "part of the updates (%)", {
+      return base(t, "client", "share of the updates (%)", {
         series: [
           { type: "scatter", name: "clients", symbolSize: 4, data: d.client.map((c, i) => [c, 100 * d.updates[i]]) },
         ],
       });
-    return base(t, "part of the data (%)", "part of the updates (%)", {
+    return base(t, "share of the data (%)", "share of the updates (%)", {
       tooltip: {
         ...base(t).tooltip,
         trigger: "item",
@@ -264,7 +264,7 @@ const charts = (() => {
       dataZoom: zoom,
       yAxis: [
         upright(t, "age (versions)"),
-        upright(t, "heard (%)", {
+        upright(t, "participated (%)", {
           nameTextStyle: { color: t.faint, align: "right" },
           min: 0,
           max: 100,
@@ -275,7 +275,7 @@ const charts = (() => {
         line("mean", pairs(d.version, d.mean)),
         line("oldest", pairs(d.version, d.most), { lineStyle: { width: 1 } }),
         line(
-          "clients heard of",
+          "clients that have participated",
           d.version.map((v, i) => [v, 100 * d.heard[i]]),
           { yAxisIndex: 1, lineStyle: { width: 1, type: "dotted" } },
         ),
@@ -286,13 +286,13 @@ const charts = (() => {
   const durations = (d) => {
     const t = theme(),
       log = d.cuts[0] > 0 && d.cuts[d.cuts.length - 1] > 100 * d.cuts[0];
-    return base(t, "trip (s)", "trips", {
-      xAxis: axis(t, "trip (s)", log ? { type: "log" } : {}),
+    return base(t, "duration (s)", "jobs", {
+      xAxis: axis(t, "duration (s)", log ? { type: "log" } : {}),
       tooltip: { ...base(t).tooltip, trigger: "item" },
       series: [
         {
           type: "custom",
-          name: "trips",
+          name: "jobs",
           encode: { x: [0, 1], y: 2 },
           data: d.count.map((n, i) => [d.cuts[i], d.cuts[i + 1], n]),
           renderItem: (_, api) => {
@@ -363,10 +363,10 @@ const charts = (() => {
       cells,
       {
         max: 1,
-        title: "part of the time at work",
+        title: "share of the time busy",
         text: ["busy", "idle"],
         formatter: (p) =>
-          `clients ${names[p.data[1]]}, from ${number(cuts[p.data[0]])} s: at work ${percent(p.data[2], 0)} % of the time`,
+          `clients ${names[p.data[1]]}, from ${number(cuts[p.data[0]])} s: busy ${percent(p.data[2], 0)} % of the time`,
       },
     );
   };
@@ -376,7 +376,7 @@ const charts = (() => {
       { clients, trips } = d.timeline,
       stalest = Math.max(1, most(trips.map((p) => p[4])));
     const end = most(trips.map((p) => p[2])),
-      colour = (tau) => echarts.color.lerp(Math.min(1, tau / stalest), t.ramp.slice(1));
+      color = (tau) => echarts.color.lerp(Math.min(1, tau / stalest), t.ramp.slice(1));
     return {
       ...base(t, AXES.virtual_seconds, "client"),
       tooltip: {
@@ -384,7 +384,7 @@ const charts = (() => {
         trigger: "item",
         formatter: (p) =>
           `client ${clients[p.value[0]]}: ${number(p.value[1])} to ${number(p.value[2])} s\nfrom version ${p.value[3]}, ` +
-          (p.value[5] ? "came to nothing" : `τ = ${p.value[4]}`),
+          (p.value[5] ? "not aggregated" : `τ = ${p.value[4]}`),
       },
       grid: { left: 8, right: 18, top: 28, bottom: 66, containLabel: true },
       xAxis: axis(t, AXES.virtual_seconds, { min: 0, max: end }),
@@ -411,7 +411,7 @@ const charts = (() => {
       series: [
         {
           type: "custom",
-          name: "trips",
+          name: "jobs",
           encode: { x: [1, 2], y: 0 },
           data: trips.map((p) => [p[0], p[1], p[2], p[3], p[4], p[5] ? 1 : 0]),
           clip: true,
@@ -427,7 +427,7 @@ const charts = (() => {
               shape,
               style: gone
                 ? { fill: "none", stroke: t.bad, lineWidth: 1, lineDash: [3, 2] }
-                : { fill: colour(api.value(4)), stroke: t.faint, lineWidth: 0.4 },
+                : { fill: color(api.value(4)), stroke: t.faint, lineWidth: 0.4 },
             };
             const cross = {
               type: "text",
@@ -459,7 +459,7 @@ const charts = (() => {
     const who = (x) => (d.group > 1 ? `clients ${x * d.group}–${(x + 1) * d.group - 1}` : `client ${x}`);
     return map(
       t,
-      { name: d.group > 1 ? `clients, ${d.group} a column` : "client", data: d.counts.map((_, x) => x * d.group) },
+      { name: d.group > 1 ? `clients, ${d.group} per column` : "client", data: d.counts.map((_, x) => x * d.group) },
       { name: "label", data: d.counts[0].map((_, y) => y) },
       cells,
       {

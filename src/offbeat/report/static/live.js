@@ -9,7 +9,7 @@
     known = new Map();
   const source = {
     runs: [],
-    // Only what is new is asked for; a run that was begun anew is asked for whole.
+    // Fetch only new evaluations; fetch everything of a run that was started again.
     async curve(id) {
       const run = source.runs.find((r) => r.id === id),
         have = known.get(id),
@@ -26,7 +26,7 @@
     detail: (id) => get(`/api/runs/${id}/detail`),
     report: (ids) => `/report?runs=${ids.join(",")}`,
   };
-  const say = (state) => {
+  const showStatus = (state) => {
     const counts = {};
     for (const run of source.runs) counts[run.state] = (counts[run.state] || 0) + 1;
     about.textContent = [
@@ -45,27 +45,27 @@
       .slice(0, 24)
       .map((run) => run.id),
   );
-  say("live");
+  showStatus("live");
   document.body.dataset.ready = "yes";
 
   let due = null;
-  const news = new EventSource("/events");
-  news.onopen = async () => {
+  const events = new EventSource("/events");
+  events.onopen = async () => {
     source.runs = (await get("/api/runs")).runs;
     await page.changed(
       source.runs.map((run) => run.id),
       true,
     );
-    say("live");
+    showStatus("live");
   };
-  news.onerror = () => say("not connected");
-  news.onmessage = async (message) => {
-    const { runs, other } = JSON.parse(message.data),
+  events.onerror = () => showStatus("disconnected");
+  events.onmessage = async (message) => {
+    const { runs, relisted } = JSON.parse(message.data),
       ids = runs.map((run) => run.id);
-    if (other) source.runs = (await get("/api/runs")).runs;
+    if (relisted) source.runs = (await get("/api/runs")).runs;
     else source.runs = source.runs.map((run) => runs.find((r) => r.id === run.id) || run);
-    await page.changed(ids, other);
-    say("live");
+    await page.changed(ids, relisted);
+    showStatus("live");
     if (ids.includes(page.state.shown) && due === null)
       due = setTimeout(() => {
         due = null;

@@ -1,9 +1,9 @@
 "use strict";
-// The page: a list of runs, what is ticked side by side, and one run in detail.  A source knows the runs:
-//   source.runs        rows, as payload.row makes them      source.curve(id), source.detail(id)   promises
-//   source.report(ids) the address of a report on some runs, or null
+// The page: a list of runs, a comparison of the selected ones, and one run in detail. A source provides the runs:
+//   source.runs        rows from payload.row                source.curve(id), source.detail(id)   promises
+//   source.report(ids) the URL of a report on some runs, or null
 const view = (() => {
-  // Everything from a run folder goes through textContent: a name is a name, whatever stands in it.
+  // Text from run folders is set through textContent only, because it may contain markup.
   const make = (tag, more = {}, ...children) => {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(more)) {
@@ -19,7 +19,7 @@ const view = (() => {
   const AXES = [
     ["version", "rounds"],
     ["virtual_seconds", "virtual time"],
-    ["bytes_up", "bytes up"],
+    ["bytes_up", "uploaded bytes"],
   ];
   const WHAT = [
     ["accuracy", "accuracy"],
@@ -31,7 +31,7 @@ const view = (() => {
       over: "virtual_seconds",
       what: "accuracy",
       target: null,
-      ticked: new Set(),
+      selected: new Set(),
       shown: null,
       filter: "",
     };
@@ -39,7 +39,7 @@ const view = (() => {
       curves = new Map();
     let asked = 0;
 
-    // Pictures ----------------------------------------------------------------------------------------------------
+    // Figures -----------------------------------------------------------------------------------------------------
     const draw = (place, options, renderer = "svg") => {
       // canvas for maps of thousands of cells
       if (!drawn.has(place)) drawn.set(place, echarts.init(place, null, { renderer }));
@@ -66,7 +66,7 @@ const view = (() => {
       );
       return [all, () => draw(place, options(), renderer)];
     };
-    // What a mouse does with the slider of a chart, with buttons.
+    // Buttons do what the mouse does with the slider of a chart.
     const zoomed = ([all, show]) => {
       const place = all.querySelector(".chart");
       const go = (shift, scale) => {
@@ -79,8 +79,8 @@ const view = (() => {
       const words = [
         ["Earlier", -0.5, 1],
         ["Later", 0.5, 1],
-        ["Closer", 0, 0.5],
-        ["Farther", 0, 2],
+        ["Zoom in", 0, 0.5],
+        ["Zoom out", 0, 2],
       ];
       all.append(
         make(
@@ -103,17 +103,17 @@ const view = (() => {
     const body = make("tbody"),
       all = make("input", {
         type: "checkbox",
-        "aria-label": "Tick all runs",
+        "aria-label": "Select all runs",
         onchange: () => {
           source.runs.forEach((run) => tick(run.id, all.checked));
           refresh();
         },
       });
-    const heads = ["run", "seed", "state", "accuracy", "best", "round", "time", "up", "τ mean/max", "lost", ""];
+    const heads = ["run", "seed", "state", "accuracy", "best", "round", "time", "uploaded", "τ mean/max", "lost", ""];
     const search = make("input", {
       type: "search",
-      placeholder: "part of a name",
-      "aria-label": "Show runs whose name has",
+      placeholder: "Filter by name or state",
+      "aria-label": "Filter runs by name or state",
       oninput: () => {
         state.filter = search.value.toLowerCase();
         list();
@@ -135,7 +135,7 @@ const view = (() => {
       body,
     );
     const seek = make("p", { class: "controls" }, search);
-    const tick = (id, on) => (on ? state.ticked.add(id) : state.ticked.delete(id));
+    const tick = (id, on) => (on ? state.selected.add(id) : state.selected.delete(id));
 
     function line(run) {
       const s = run.summary,
@@ -149,11 +149,11 @@ const view = (() => {
           refresh();
         },
       });
-      box.checked = state.ticked.has(run.id);
+      box.checked = state.selected.has(run.id);
       const name = make(
         "td",
         { class: "name", title: `${run.label} · ${run.folder}` },
-        make("span", { class: "swatch", style: `background:${colours().get(run.label) || "transparent"}` }),
+        make("span", { class: "swatch", style: `background:${colors().get(run.label) || "transparent"}` }),
         run.label,
       );
       const row = make(
@@ -190,23 +190,23 @@ const view = (() => {
       body.replaceChildren(...wanted.map(line));
       if (held) body.querySelector(`[data-key="${held}"]`)?.focus();
       seek.hidden = source.runs.length <= 12;
-      all.checked = source.runs.length > 0 && source.runs.every((run) => state.ticked.has(run.id));
+      all.checked = source.runs.length > 0 && source.runs.every((run) => state.selected.has(run.id));
     }
 
-    // Side by side ------------------------------------------------------------------------------------------------
-    const ticked = () => source.runs.filter((run) => state.ticked.has(run.id));
-    const colours = () => {
+    // Comparison --------------------------------------------------------------------------------------------------
+    const selected = () => source.runs.filter((run) => state.selected.has(run.id));
+    const colors = () => {
       const { palette } = charts.theme(),
-        labels = [...new Set(ticked().map((run) => run.label))];
+        labels = [...new Set(selected().map((run) => run.label))];
       return new Map(labels.map((label, i) => [label, palette[i % palette.length]]));
     };
     const groups = () => {
       const by = new Map(),
-        colour = colours();
-      for (const run of ticked()) {
+        color = colors();
+      for (const run of selected()) {
         const curve = curves.get(run.id);
         if (!curve || !curve.version.length) continue;
-        if (!by.has(run.label)) by.set(run.label, { label: run.label, colour: colour.get(run.label), curves: [] });
+        if (!by.has(run.label)) by.set(run.label, { label: run.label, color: color.get(run.label), curves: [] });
         by.get(run.label).curves.push(curve);
       }
       return [...by.values()];
@@ -233,7 +233,7 @@ const view = (() => {
     const place = make("div", {
       class: "chart tall",
       role: "img",
-      "aria-label": "The ticked runs over the chosen axis; the band lies between the lowest and the highest seed",
+      "aria-label": "The selected runs over the chosen axis; the band spans the lowest to the highest seed",
     });
     const slider = make("input", {
       type: "range",
@@ -248,25 +248,25 @@ const view = (() => {
     });
     const shown = make("output", {}),
       reached = make("tbody"),
-      whole = make("a", { text: "Report on these", hidden: true });
+      whole = make("a", { text: "Report on the selected runs", hidden: true });
     const target = make("label", {}, "Target", slider, shown);
     const first = (curve) => curve.accuracy.findIndex((a) => a !== null && a >= state.target);
     function compare() {
       const some = groups();
       if (state.target === null && some.length) {
-        const own = new Set(ticked().map((run) => run.target)),
-          [set] = own; // that of the runs, where they agree
+        const own = new Set(selected().map((run) => run.target)),
+          [set] = own; // the target of the runs, if they agree
         const best = Math.max(...some.map((g) => Math.min(...g.curves.map((c) => charts.most(c.accuracy)))));
         slider.value = 100 * (own.size === 1 && set !== null ? set : 0.9 * best);
         state.target = slider.value / 100;
         shown.textContent = `${slider.value} %`;
       }
-      const href = some.length ? source.report(ticked().map((run) => run.id)) : null;
+      const href = some.length ? source.report(selected().map((run) => run.id)) : null;
       whole.hidden = !href;
       if (href) whole.href = href;
       draw(place, charts.compare(some, state.over, state.what, state.target));
       reached.replaceChildren(
-        ...some.map(({ label, colour, curves: c }) => {
+        ...some.map(({ label, color, curves: c }) => {
           const at = c.map(first),
             there = c.filter((_, i) => at[i] >= 0),
             mean = (name) => there.map((x) => x[name][first(x)]).reduce((a, b) => a + b, 0) / there.length;
@@ -277,7 +277,7 @@ const view = (() => {
           return make(
             "tr",
             {},
-            make("td", { class: "name" }, make("span", { class: "swatch", style: `background:${colour}` }), label),
+            make("td", { class: "name" }, make("span", { class: "swatch", style: `background:${color}` }), label),
             make("td", { text: percent(last.reduce((a, b) => a + b, 0) / last.length) }),
             ...cells.map((text) => make("td", { text })),
             make("td", { text: `${there.length} of ${c.length}` }),
@@ -319,8 +319,8 @@ const view = (() => {
         [d, curve] = await Promise.all([source.detail(id), source.curve(id)]);
       } catch {
         return;
-      } // it is gone
-      if (turn !== asked) return; // another one was asked for meanwhile
+      } // the run no longer exists
+      if (turn !== asked) return; // another run was selected meanwhile
       forget(details);
       const made = [];
       if (d.trips) {
@@ -334,38 +334,38 @@ const view = (() => {
         made.push(
           figure(
             "Staleness",
-            `${number(d.trips - d.lost)} updates; ${number(d.lost)} trips came to nothing${nothing ? `: ${nothing}` : ""}`,
+            `${number(d.trips - d.lost)} updates aggregated; ${number(d.lost)} jobs without an aggregated update${nothing ? `: ${nothing}` : ""}`,
             () => charts.histogram(d.staleness),
           ),
         );
         made.push(figure("Staleness over time", "", () => charts.overTime(d.staleness_over_time)));
         made.push(
-          figure("At work and waiting", "Trips that were still under way at the end are not counted.", () =>
+          figure("Busy clients and waiting updates", "Jobs that were in flight at the end are not counted.", () =>
             charts.busy(d),
           ),
         );
         made.push(
           figure(
-            "Who took part",
+            "Participation",
             (d.participation.known
-              ? "A client on the dashed line has as large a part in the updates as in the data."
-              : "Who has how much data is not known.") +
-              (d.attackers ? ` ${number(d.attackers)} of the clients attack.` : ""),
+              ? "A client on the dashed line has the same share of the updates as of the data."
+              : "The distribution of the data is not known.") +
+              (d.attackers ? ` ${number(d.attackers)} clients are attackers.` : ""),
             () => charts.participation(d.participation),
           ),
         );
-        made.push(figure("How long trips took", "", () => charts.durations(d.durations)));
+        made.push(figure("Job durations", "", () => charts.durations(d.durations)));
         if (d.ages)
           made.push(
-            figure("Age of what the memory holds", "Versions since the latest update of each client was begun", () =>
+            figure("Age of cached updates", "Versions since each client started its latest update", () =>
               charts.ages(d.ages),
             ),
           );
         made.push(
           zoomed(
             figure(
-              "Trips",
-              `${part}, ${number(d.timeline.trips.length)} of ${number(d.trips)} trips. Darker is staler; dashed with a cross came to nothing. The slider zooms.`,
+              "Jobs",
+              `${part}, ${number(d.timeline.trips.length)} of ${number(d.trips)} jobs. Darker bars are staler; dashed bars with a cross were not aggregated. The slider zooms.`,
               () => charts.timeline(d),
               "tall",
             ),
@@ -374,7 +374,7 @@ const view = (() => {
         if (d.clients > 40)
           made.push(
             figure(
-              "Who was at work when",
+              "Busy clients over time",
               `all ${number(d.clients)} clients`,
               () => charts.atWork(d),
               "tall",
@@ -384,13 +384,13 @@ const view = (() => {
       }
       if (curve.consensus)
         made.push(
-          figure("Consensus", "Distance of the clients' models from their mean, before the server's step", () =>
+          figure("Consensus", "Distance of the clients' models from their mean, before the server step", () =>
             charts.consensus(curve),
           ),
         );
       if (curve.epsilon)
         made.push(
-          figure("Privacy", "ε of the client that was heard most often; its δ stands in the config", () =>
+          figure("Privacy", "ε of the client that contributed most often; the config states δ", () =>
             charts.epsilon(curve),
           ),
         );
@@ -403,13 +403,13 @@ const view = (() => {
           ),
         );
       if (d.partition)
-        made.push(figure("Who has which labels", "", () => charts.partition(d.partition), "tall", "canvas"));
+        made.push(figure("Labels by client", "", () => charts.partition(d.partition), "tall", "canvas"));
       if (d.plan)
         made.push(
           ...d.plan.map((p) =>
             figure(
               `Device ${p.client} of ${p.devices}: k = ${p.k}, δ = ${p.delta}`,
-              "φ over local steps and compression; the diamond is the choice",
+              "φ over local steps and compression rate; the diamond marks the choice",
               () => charts.plan(p),
               "",
               "canvas",
@@ -430,28 +430,28 @@ const view = (() => {
       });
       details.replaceChildren(
         make("div", { class: "grid" }, ...made.map(([element]) => element)),
-        make("h3", { text: "Run it again" }),
+        make("h3", { text: "Reproduce this run" }),
         make(
           "p",
           {},
-          "Save this as experiment.toml, then ",
+          "Save this as experiment.toml, then run ",
           make("code", { text: "offbeat run experiment.toml" }),
           ". ",
           copy,
         ),
         make("pre", { tabindex: 0, text: d.config || "no config.toml" }),
-        make("h3", { text: "Made with" }),
+        make("h3", { text: "Software and hardware" }),
         make("dl", {}, ...words),
       );
       for (const [element, show] of made)
         try {
           show();
         } catch (error) {
-          element.append(make("p", { class: "problem", text: `cannot be drawn: ${error.message}` }));
+          element.append(make("p", { class: "problem", text: `this figure cannot be drawn: ${error.message}` }));
         }
     }
 
-    // A run that is gone meanwhile has no curve.
+    // A run that no longer exists has no curve.
     const fetched = (ids) =>
       Promise.all(
         ids.map(async (id) => {
@@ -464,7 +464,7 @@ const view = (() => {
       );
 
     async function refresh() {
-      await fetched(ticked().map((run) => run.id));
+      await fetched(selected().map((run) => run.id));
       list();
       compare();
     }
@@ -480,8 +480,8 @@ const view = (() => {
       make(
         "section",
         { "aria-labelledby": "compare-title" },
-        make("h2", { id: "compare-title", text: "Side by side" }),
-        make("div", { class: "controls" }, radios("Over", AXES, "over"), radios("Show", WHAT, "what"), target, whole),
+        make("h2", { id: "compare-title", text: "Comparison" }),
+        make("div", { class: "controls" }, radios("Axis", AXES, "over"), radios("Metric", WHAT, "what"), target, whole),
         place,
         make(
           "div",
@@ -495,7 +495,7 @@ const view = (() => {
               make(
                 "tr",
                 {},
-                ...["run", "accuracy", "rounds to target", "time to target", "bytes up to target", "seeds there"].map(
+                ...["run", "accuracy", "rounds to target", "time to target", "uploaded bytes to target", "seeds at target"].map(
                   (text, i) => make("th", { scope: "col", class: i ? "" : "name", text }),
                 ),
               ),
@@ -515,7 +515,7 @@ const view = (() => {
 
     return {
       state,
-      // All is drawn anew from the source's runs.
+      // Draw everything from the source's runs.
       async begin(ids) {
         charts.time(source.runs);
         ids.forEach((id) => tick(id, true));
@@ -524,12 +524,12 @@ const view = (() => {
         await refresh();
         await detail();
       },
-      // Some runs have changed; `fresh` says whether the list has other runs than before.
+      // Update the runs that have changed; `fresh` tells whether runs were added, removed or relabeled.
       async changed(ids, fresh) {
         const there = new Set(source.runs.map((run) => run.id));
-        for (const id of state.ticked)
+        for (const id of state.selected)
           if (!there.has(id)) {
-            state.ticked.delete(id);
+            state.selected.delete(id);
             curves.delete(id);
           }
         if (!there.has(state.shown)) {
@@ -540,13 +540,13 @@ const view = (() => {
           choices();
           charts.time(source.runs);
         }
-        const moved = ids.filter((id) => state.ticked.has(id));
+        const moved = ids.filter((id) => state.selected.has(id));
         await fetched(moved);
         list();
         if (moved.length || fresh) compare();
       },
       detail,
-      // Somebody is looking at the details: they should not move.
+      // Whether the user is reading the details, which should not change then.
       busy: () => details.matches(":hover") || details.contains(document.activeElement),
     };
   }

@@ -1,4 +1,4 @@
-"""Callbacks: who is told how a run goes.  TensorBoard, MLflow and Weights & Biases are such."""
+"""Callbacks that follow runs, among them trackers for TensorBoard, MLflow and Weights & Biases."""
 
 from offbeat.runs.callbacks.base import Callback, CallbackList, RunInfo, RunOutcome
 from offbeat.runs.callbacks.mlflow import MLflow

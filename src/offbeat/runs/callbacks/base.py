@@ -1,7 +1,7 @@
-"""Who is told how a run goes.
+"""The interface of callbacks.
 
-A callback hears of a run's beginning, of every line of metrics, once, and of its end.  It is called between two turns
-of the run, in the run's own process.
+A run calls its callbacks when it begins, after every evaluation and when it ends, in its own process and between two
+turns of the server loop.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Line = dict[str, Any]  # of metrics.jsonl
+Line = dict[str, Any]  # a line of metrics.jsonl
 
 _LOG = logging.getLogger("offbeat")
 
 
 @dataclass(frozen=True, eq=False)
 class RunInfo:
-    """A run, as its callbacks know it: the same object from its beginning to its end."""
+    """The description of a run for its callbacks: the same object from beginning to end."""
 
     name: str
-    """The run's folder; of a run in a sweep the folder within the sweep's, such as "ca2fl/seed-0"."""
+    """The name of the run folder; for a run of a sweep relative to the sweep, such as "ca2fl/seed-0"."""
     folder: pathlib.Path | None
-    """Where the run is written, if it is."""
+    """The run folder, if there is one."""
     config: Mapping[str, Any]
     """The complete experiment, as in config.toml."""
     metrics: Sequence[Line]
-    """Lines that a resumed run has from before; none of them is told again."""
+    """Earlier evaluations of a resumed run, for which `on_evaluation` is not called again."""
 
     @property
     def home(self) -> pathlib.Path | None:
-        """What the run lies in, with its like: the folder of the run's folder, or of the whole sweep."""
+        """The folder that contains the run folder, or the folder of the whole sweep."""
         if self.folder is None:
             return None
         return self.folder.resolve().parents[len(pathlib.PurePath(self.name).parts) - 1]
@@ -40,54 +40,56 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run has ended."""
+    """How a run ended."""
 
     state: Literal["finished", "interrupted", "failed"]
     summary: Mapping[str, Any] | None = None
-    """The result in figures, as in summary.json; of an interrupted run, so far; of a failed one, None."""
+    """The result in figures, as in summary.json; preliminary for an interrupted run, None for a failed one."""
     error: Exception | None = None
-    """Why it has failed."""
+    """The error of a failed run."""
 
 
 class Callback:
-    """Hears how runs go.  Override what you need.
+    """Base class of callbacks. Override the methods that you need.
 
-    One callback may serve several runs at once, as in a sweep; `run` says which.  If it raises, the run goes on
-    without it: there is one warning, and this callback hears no more of this run.
+    One callback may follow several runs at once, as in a sweep; `run` identifies the run. If a callback raises an
+    error, the run logs a warning and continues without it.
     """
 
     def on_run_begin(self, run: RunInfo) -> None:
-        """The run begins, or goes on; its folder is there."""
+        """Called when a run starts or resumes; its folder exists."""
 
     def on_evaluation(self, run: RunInfo, line: Line) -> None:
-        """A line was added to the run's metrics."""
+        """Called after each evaluation."""
 
-    def on_run_end(self, run: RunInfo, ending: RunOutcome) -> None:
-        """Nothing more happens, and everything is written; not heard of by what was killed."""
+    def on_run_end(self, run: RunInfo, outcome: RunOutcome) -> None:
+        """Called when a run has ended and everything is written, unless the process was killed."""
 
 
 class CallbackList:
-    """The callbacks of one run.  Nothing that they do ends it."""
+    """The callbacks of one run. Their errors do not end it."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = list(callbacks)
         self._run: RunInfo | None = None
 
     def on_run_begin(self, run: Callable[[], RunInfo]) -> None:
-        """`run` is asked only if there is anybody to be told."""
+        """Call `on_run_begin`; `run` is called only if there are callbacks."""
         if self._callbacks:
-            about = self._run = run()
-            self._tell("on_run_begin", lambda callback: callback.on_run_begin(about))
+            info = self._run = run()
+            self._call("on_run_begin", lambda callback: callback.on_run_begin(info))
 
     def on_evaluation(self, line: Mapping[str, Any]) -> None:
+        """Call `on_evaluation`."""
         if (run := self._run) is not None:
-            self._tell("on_evaluation", lambda callback: callback.on_evaluation(run, dict(line)))
+            self._call("on_evaluation", lambda callback: callback.on_evaluation(run, dict(line)))
 
-    def on_run_end(self, ending: RunOutcome) -> None:
+    def on_run_end(self, outcome: RunOutcome) -> None:
+        """Call `on_run_end`."""
         if (run := self._run) is not None:
-            self._tell("on_run_end", lambda callback: callback.on_run_end(run, ending))
+            self._call("on_run_end", lambda callback: callback.on_run_end(run, outcome))
 
-    def _tell(self, what: str, call: Callable[[Callback], None]) -> None:
+    def _call(self, method: str, call: Callable[[Callback], None]) -> None:
         for callback in self._callbacks:
             try:
                 call(callback)
@@ -95,6 +97,6 @@ class CallbackList:
                 self._callbacks = [other for other in self._callbacks if other is not callback]
                 name = self._run.name if self._run is not None else ""
                 _LOG.warning(
-                    "%s: callback %s has failed in %s and is told no more: %s: %s",
-                    name, type(callback).__name__, what, type(error).__name__, error,
+                    "%s: callback %s failed in %s and is disabled for this run: %s: %s",
+                    name, type(callback).__name__, method, type(error).__name__, error,
                 )  # fmt: skip

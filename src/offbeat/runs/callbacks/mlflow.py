@@ -1,4 +1,4 @@
-"""MLflow."""
+"""The tracker for MLflow."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from offbeat.runs.callbacks.base import Line, RunInfo, RunOutcome
-from offbeat.runs.callbacks.tracker import Known, Page, Tracker, numbers
+from offbeat.runs.callbacks.tracker import TrackedRun, Tracker, TrackerState, numbers
 
 FILE = "mlflow.db"
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-PARAMETERS, METRICS = 100, 1000  # that MLflow takes at once
-CHARACTERS = 500  # of a parameter that every MLflow takes
+PARAMETERS, METRICS = 100, 1000  # MLflow's limits per request
+CHARACTERS = 500  # limit of a parameter that all versions of MLflow accept
 
 
 class MLflow(Tracker):
-    """Writes into a file, which `mlflow ui --backend-store-uri sqlite:///PLACE/mlflow.db` shows, or to a server.
+    """Write runs to a database file or to an MLflow server.
 
-    place       folder of the file, or a server, such as "http://localhost:5000"; MLFLOW_TRACKING_URI if that is set, or
-                beside the run's folder when left out
-    experiment  under which MLflow has the runs
+    `mlflow ui --backend-store-uri sqlite:///PLACE/mlflow.db` shows the file. A step is a version, and the relative time
+    is virtual time. Settings become parameters; the figures of the summary become metrics that begin with "summary/".
 
-    A step is a version, and the relative time that MLflow shows is virtual time.  The settings are parameters, and the
-    figures of the summary are metrics whose names begin with "summary/".
+    Args:
+        place: Folder of the database file, or the URL of a server, such as "http://localhost:5000". The default is
+            MLFLOW_TRACKING_URI, or else the folder that contains the run folder.
+        experiment: MLflow's experiment for the runs.
     """
 
     library: ClassVar[str] = "mlflow"
@@ -39,13 +40,14 @@ class MLflow(Tracker):
         if self.place is not None and "://" in self.place:
             self.address = self.place
 
-    def open(self, run: RunInfo, known: Known) -> Page:
+    def open(self, run: RunInfo, state: TrackerState) -> TrackedRun:
+        """Continue the run in MLflow, or create it."""
         with _quiet():
             client = self._client(run)
-            return _again(client, known) or self._new(client, run, known)
+            return _reopen(client, state) or self._create(client, run, state)
 
     def _client(self, run: RunInfo) -> Any:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # or it tells its makers
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no reports to MLflow's developers
         from mlflow.tracking import MlflowClient
 
         if self.address is not None:
@@ -53,7 +55,7 @@ class MLflow(Tracker):
         self.folder(run).mkdir(parents=True, exist_ok=True)
         return MlflowClient(f"sqlite:///{self.folder(run) / FILE}")
 
-    def _new(self, client: Any, run: RunInfo, known: Known) -> Page:
+    def _create(self, client: Any, run: RunInfo, state: TrackerState) -> TrackedRun:
         from mlflow.entities import Param
 
         found = client.get_experiment_by_name(self.experiment)
@@ -63,41 +65,41 @@ class MLflow(Tracker):
         settings = [Param(key, str(value)[:CHARACTERS]) for key, value in _flat(run.config)]
         for first in range(0, len(settings), PARAMETERS):
             client.log_batch(id_, params=settings[first : first + PARAMETERS])
-        return _Run(client, replace(known, id=id_, version=-1))
+        return _MLflowRun(client, replace(state, id=id_, version=-1))
 
 
-def _again(client: Any, known: Known) -> Page | None:
-    """The run that is known, if it is in this store; how far it has got, the store itself says."""
+def _reopen(client: Any, state: TrackerState) -> TrackedRun | None:
+    """Return the run of a saved state, if this store has it; the store knows which evaluations it has."""
     from mlflow.exceptions import MlflowException
 
-    if known.id is None:
+    if state.id is None:
         return None
     try:
-        client.update_run(known.id, status="RUNNING")
+        client.update_run(state.id, status="RUNNING")
     except MlflowException:
         return None
-    steps = [metric.step for metric in client.get_metric_history(known.id, "virtual_seconds")]
-    return _Run(client, replace(known, version=max(steps, default=-1)))
+    steps = [metric.step for metric in client.get_metric_history(state.id, "virtual_seconds")]
+    return _MLflowRun(client, replace(state, version=max(steps, default=-1)))
 
 
-class _Run(Page):
-    def __init__(self, client: Any, known: Known) -> None:
-        self._client, self.known = client, known
-        self._time = known.began  # of the last line
+class _MLflowRun(TrackedRun):
+    def __init__(self, client: Any, state: TrackerState) -> None:
+        self._client, self.state = client, state
+        self._time = state.began  # of the last evaluation
 
     def write(self, lines: Sequence[Line]) -> None:
         metrics = []
         for line in lines:
-            self._time = self.known.time_of(line)
+            self._time = self.state.time_of(line)
             values = {name: value for name, value in numbers(line).items() if name != "version"}
             metrics += self._metrics(values, line["version"])
         self._log(metrics)
 
-    def close(self, ending: RunOutcome) -> None:
-        if ending.state == "finished" and ending.summary is not None:
-            figures = {f"summary/{name}": value for name, value in numbers(ending.summary).items()}
-            self._log(self._metrics(figures, self.known.version))
-        self._client.set_terminated(self.known.id, STATUS[ending.state])
+    def close(self, outcome: RunOutcome) -> None:
+        if outcome.state == "finished" and outcome.summary is not None:
+            figures = {f"summary/{name}": value for name, value in numbers(outcome.summary).items()}
+            self._log(self._metrics(figures, self.state.version))
+        self._client.set_terminated(self.state.id, STATUS[outcome.state])
 
     def _metrics(self, values: Mapping[str, float], version: int) -> list[Any]:
         from mlflow.entities import Metric
@@ -106,11 +108,11 @@ class _Run(Page):
 
     def _log(self, metrics: Sequence[Any]) -> None:
         for first in range(0, len(metrics), METRICS):
-            self._client.log_batch(self.known.id, metrics=metrics[first : first + METRICS])
+            self._client.log_batch(self.state.id, metrics=metrics[first : first + METRICS])
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """`a.b` for every key of a table of tables."""
+    """Yield the entries of nested tables with dotted keys."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{key}.")
@@ -120,7 +122,7 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What MLflow says of its tables, and its libraries of each other, is nothing to the user."""
+    """Suppress the log messages of MLflow about its database and the warnings of its dependencies."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:

@@ -1,6 +1,7 @@
 """Run folders: their schema, their writer and their only reader. Importable without torch."""
 
 from offbeat.runs.folder.reader import (
+    UnreadableFileError,
     UpdateRows,
     check_updates,
     in_use,
@@ -8,8 +9,10 @@ from offbeat.runs.folder.reader import (
     is_run,
     iter_metrics,
     name_of,
+    read_config,
     read_json,
     read_metrics,
+    read_setting,
     read_status,
     read_summary,
     read_sweep,
@@ -51,6 +54,7 @@ __all__ = [
     "UPDATES",
     "Origin",
     "RunFolder",
+    "UnreadableFileError",
     "UpdateLog",
     "UpdateRows",
     "check_updates",
@@ -60,8 +64,10 @@ __all__ = [
     "is_run",
     "iter_metrics",
     "name_of",
+    "read_config",
     "read_json",
     "read_metrics",
+    "read_setting",
     "read_status",
     "read_summary",
     "read_sweep",

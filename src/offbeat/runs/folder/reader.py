@@ -1,7 +1,8 @@
-"""The reader of run folders, shared by resume, reports, exports and fault tests.
+"""The reader of run folders, shared by resume, reports, exports, benchmarks and fault tests.
 
-Every function raises `RunFolderError` for a file that is missing, damaged or of the wrong type. The reader opens plain
-files only and follows no symbolic links, because a report may show their content to others.
+Every function raises `UnreadableFileError` for a file that is missing, damaged or of the wrong type; what a file
+contains cannot cause any other error. The reader opens plain files only and follows no symbolic links, because a report
+may show their content to others.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import pathlib
 import stat
+import tomllib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -19,13 +21,39 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from offbeat.errors import RunFolderError
-from offbeat.runs.folder.schema import CONFIG, LOCK, METRICS, STATUS, STATUS_FILE, SUMMARY, SWEEP, UPDATE, UPDATES
+from offbeat.errors import RunFolderError, first_line
+from offbeat.runs.folder.schema import (
+    CONFIG,
+    LOCK,
+    METRICS,
+    SETTING,
+    STATUS,
+    STATUS_FILE,
+    SUMMARY,
+    SWEEP,
+    UPDATE,
+    UPDATES,
+)
 
 MAX_TEXT_BYTES = 1 << 28
 
 UpdateRows = NDArray[np.void]
 """Rows of `updates.npy`, with the dtype `UPDATE`."""
+
+
+class UnreadableFileError(RunFolderError):
+    """A file of a run folder is missing, damaged or of the wrong type.
+
+    Args:
+        path: The file.
+        problem: What is wrong with it, to follow its name in a sentence.
+        missing: Whether there is no such file.
+    """
+
+    def __init__(self, path: pathlib.Path, problem: str, *, missing: bool = False) -> None:
+        super().__init__(f"{path} {problem}")
+        self.problem = f"{path.name} {problem}"  # does not reveal where the folder is
+        self.missing = missing
 
 
 def read_text(path: pathlib.Path, size: int = MAX_TEXT_BYTES) -> str:
@@ -49,10 +77,24 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     try:
         value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path} is not valid JSON: {error}") from error
+        raise UnreadableFileError(path, f"is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise RunFolderError(f"{path} does not contain a JSON object")
+        raise UnreadableFileError(path, "does not contain a JSON object")
     return value
+
+
+def read_config(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the experiment of a run as a table."""
+    path = folder / CONFIG
+    try:
+        return tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableFileError(path, f"is not valid TOML: {error}") from error
+
+
+def read_setting(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the facts about a run that its config does not state."""
+    return read_json(folder / SETTING)
 
 
 def read_status(folder: pathlib.Path) -> dict[str, Any]:
@@ -89,23 +131,26 @@ def iter_metrics(
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise RunFolderError(f"{path}: line {number} is incomplete or damaged: {error}") from error
+            raise UnreadableFileError(path, f"is damaged: line {number} is not valid JSON: {error}") from error
         if not isinstance(value, dict):
-            raise RunFolderError(f"{path}: line {number} is not an evaluation: {line[:60]!r}")
+            raise UnreadableFileError(path, f"is damaged: line {number} is not an evaluation: {line[:60]!r}")
         yield value
 
 
-def read_metrics(folder: pathlib.Path, size: int = MAX_TEXT_BYTES) -> list[dict[str, Any]]:
+def read_metrics(
+    folder: pathlib.Path, size: int = MAX_TEXT_BYTES, *, in_progress: bool = False
+) -> list[dict[str, Any]]:
     """Return the evaluations of a run; see `iter_metrics`."""
-    return list(iter_metrics(folder, size))
+    return list(iter_metrics(folder, size, in_progress=in_progress))
 
 
-def read_updates(folder: pathlib.Path, *, mapped: bool = False) -> UpdateRows:
+def read_updates(folder: pathlib.Path, *, mapped: bool = False, any_status: bool = False) -> UpdateRows:
     """Return the log of completed jobs.
 
     Args:
         folder: The run folder.
         mapped: Map the file instead of loading it. Only for runs that no process can truncate meanwhile.
+        any_status: Accept rows with a status that this version does not know.
     """
     path = folder / UPDATES
     try:
@@ -115,10 +160,10 @@ def read_updates(folder: pathlib.Path, *, mapped: bool = False) -> UpdateRows:
                 rows: UpdateRows = np.memmap(file, UPDATE, mode="r", offset=file.tell(), shape=(count,))
             else:
                 rows = np.fromfile(file, UPDATE, count)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
-    if len(rows) and (worst := rows["status"].max()) >= len(STATUS):
-        raise RunFolderError(f"{path} is damaged: it contains the unknown status {worst}")
+    if len(rows) and not any_status and (worst := rows["status"].max()) >= len(STATUS):
+        raise UnreadableFileError(path, f"is damaged: it contains the unknown status {worst}")
     return rows
 
 
@@ -128,7 +173,7 @@ def check_updates(folder: pathlib.Path) -> None:
     try:
         with _open(path) as file:
             _row_count(file)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 
 
@@ -138,7 +183,7 @@ def read_sweep(folder: pathlib.Path) -> list[dict[str, Any]]:
     if not isinstance(runs, list) or not all(
         isinstance(run, dict) and isinstance(run.get("folder"), str) for run in runs
     ):
-        raise RunFolderError(f"{folder / SWEEP} does not list the runs of a sweep")
+        raise UnreadableFileError(folder / SWEEP, "does not list the runs of a sweep")
     return runs
 
 
@@ -181,18 +226,21 @@ def _open(path: pathlib.Path) -> Iterator[BinaryIO]:
 
 def _row_count(file: BinaryIO) -> int:
     """Validate the header of an update log and return its number of rows; leaves the file at the first row."""
-    npy.read_magic(file)
-    shape, _, kind = npy.read_array_header_1_0(file)
+    try:
+        npy.read_magic(file)
+        shape, _, kind = npy.read_array_header_1_0(file)
+    except Exception as error:  # NumPy's parser of headers can raise almost anything
+        raise ValueError(f"its header is damaged: {first_line(error)[:200]}") from error
     available = (os.fstat(file.fileno()).st_size - file.tell()) // UPDATE.itemsize
     if kind != UPDATE or len(shape) != 1:
         raise ValueError(f"it is not an update log of this version of offbeat: its rows are {kind}")
-    if shape[0] > available:
+    if not 0 <= shape[0] <= available:
         raise ValueError(f"it is truncated: {available:,} of {shape[0]:,} rows")
     return int(shape[0])
 
 
-def _unreadable(path: pathlib.Path, error: Exception) -> RunFolderError:
+def _unreadable(path: pathlib.Path, error: Exception) -> UnreadableFileError:
     if isinstance(error, FileNotFoundError):
-        return RunFolderError(f"{path.parent} is not a complete run folder: {path.name} is missing")
+        return UnreadableFileError(path, "is missing", missing=True)
     reason = "it is a symbolic link" if path.is_symlink() else getattr(error, "strerror", None) or str(error)
-    return RunFolderError(f"{path} cannot be read: {reason}")
+    return UnreadableFileError(path, f"cannot be read: {reason}")

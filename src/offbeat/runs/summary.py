@@ -1,0 +1,70 @@
+"""The summary of a run: the content of `summary.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from offbeat.runs import privacy
+from offbeat.runs.assembly import Assembly
+from offbeat.runs.result import RunCounters, algorithm_name
+from offbeat.server.loop import Loop
+from offbeat.server.session import RunTransport
+
+
+def summarize(
+    assembly: Assembly,
+    loop: Loop,
+    transport: RunTransport,
+    counters: RunCounters,
+    metrics: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the result of a run in figures.
+
+    Args:
+        assembly: The experiment.
+        loop: The server loop in its current state.
+        transport: The transport of the run.
+        counters: The counters of the run.
+        metrics: The evaluations; at least one.
+    """
+    experiment, context, executor = assembly.experiment, assembly.context, assembly.executor
+    target, wall = experiment.evaluation.target, counters.wall_seconds
+    accuracies = [line["accuracy"] for line in metrics]
+    last10 = accuracies[-10:]
+    reached = [line for line in metrics if target is not None and line["accuracy"] >= target]
+    return {
+        "algorithm": algorithm_name(experiment.algorithm),
+        "seed": experiment.seed,
+        "accuracy": accuracies[-1],
+        "accuracy_last10": sum(last10) / len(last10),
+        "best_accuracy": max(accuracies),
+        "loss": metrics[-1]["loss"],
+        "target": target,
+        "target_seconds": reached[0]["virtual_seconds"] if reached else None,
+        "target_bytes_up": reached[0]["bytes_up"] if reached else None,
+        "rounds": counters.version,
+        "updates": counters.updates,
+        "lost": counters.lost,
+        "late": counters.late,
+        "refused": dict(sorted(counters.refused.items())),
+        "virtual_seconds": counters.virtual_seconds,
+        "real": transport.real_time,  # real clients, and seconds of the wall clock
+        "wall_seconds": wall,
+        "client_steps": counters.client_steps,
+        "client_steps_per_second": counters.client_steps / wall if wall else 0.0,
+        "bytes_up": counters.bytes_up,
+        "bytes_down": transport.bytes_down,
+        "bytes_peer": executor.peer_bytes,
+        **executor.metrics(),
+        "staleness_mean": counters.staleness_mean,
+        "staleness_max": counters.staleness_max,
+        **privacy.summary(loop.algorithm),
+        "clients": context.data.clients,
+        "attackers": len(assembly.attackers),
+        "parameters": context.layout.dim,
+        "executor": assembly.executor_name,
+        "executors_tried": assembly.rates,
+        "precision": experiment.precision,
+        "device": experiment.device,
+    }
