@@ -1,4 +1,4 @@
-"""Stacks side by side, against one stack."""
+"""Stacks in parallel threads, against one stack."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from offbeat.models import MLP
 
 
 @pytest.fixture
-def two_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small the model is and however many cores there are."""
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use two threads, however small the model is and however many cores there are."""
     monkeypatch.setattr(cpu_threads, "cores", lambda: 2)
     monkeypatch.setattr(vectorized, "cores", lambda: 2)
-    monkeypatch.setattr(cpu_threads, "LONG", 1)
+    monkeypatch.setattr(cpu_threads, "LONG_STEP", 1)
 
 
-@pytest.mark.usefixtures("two_lanes")
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
-def test_stacks_side_by_side(rule: ClientRule) -> None:
-    """More stacks than lanes, clients of unequal size: what one stack gives, every time the same, and the same kept."""
+def test_stacks_in_parallel(rule: ClientRule) -> None:
+    """With more stacks than threads and clients of unequal size, results and client state equal those of one stack."""
     data = federated()
     exact = replace(data, dataset=replace(data.dataset, x=data.dataset.x.double()))
     works = [work(built(MLP(hidden=(12, 7))).double(), rule, exact) for _ in range(3)]
@@ -41,15 +41,15 @@ def test_stacks_side_by_side(rule: ClientRule) -> None:
         2,
         2,
     ]
-    for name in rule.keeps:
+    for name in rule.client_state:
         torch.testing.assert_close(works[1].state.rows[name], works[0].state.rows[name], rtol=1e-9, atol=1e-11)
     for executor in (plain, *spread):
         executor.close()
 
 
-@pytest.mark.usefixtures("two_lanes")
-def test_who_draws_random_numbers_has_one_lane() -> None:
-    """All threads would draw from one generator, in an order that nobody knows."""
+@pytest.mark.usefixtures("two_threads")
+def test_a_random_model_uses_one_thread() -> None:
+    """All threads would draw from one generator, in an unknown order."""
     dropping = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, 4))
     found = []
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_who_draws_random_numbers_has_one_lane() -> None:
 
 
 class Touchy(nn.Module):
-    """Fails on the way back, when it is told to."""
+    """Fails in the backward pass on demand."""
 
     fails = False
 
@@ -72,18 +72,18 @@ class Touchy(nn.Module):
 
     def slope(self, g: Tensor) -> None:
         if Touchy.fails:
-            raise ArithmeticError("it was told to")
+            raise ArithmeticError("on demand")
 
 
-@pytest.mark.usefixtures("two_lanes")
-def test_an_error_in_a_lane_is_raised_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the failed step had already found must not go into the next one's."""
+@pytest.mark.usefixtures("two_threads")
+def test_an_error_in_a_thread_is_raised_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of the failed step must not be added to those of the next one."""
     torch.manual_seed(0)
     w = work(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Touchy(), nn.Linear(8, 4)), RULES[0])
     executor = Vectorized(w)
     before = executor.train(jobs(w))
     monkeypatch.setattr(Touchy, "fails", True)
-    with pytest.raises(ArithmeticError, match="it was told to"):
+    with pytest.raises(ArithmeticError, match="on demand"):
         executor.train(jobs(w))
     monkeypatch.setattr(Touchy, "fails", False)
     assert all(torch.equal(u.delta, v.delta) for u, v in zip(executor.train(jobs(w)), before, strict=True))

@@ -1,4 +1,4 @@
-"""The vectorized executor against the plain one."""
+"""The executors against each other and against plain torch."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_both_executors_give_the_same_updates(model: Model, rule: ClientRule) ->
     exact = replace(data, dataset=replace(data.dataset, x=data.dataset.x.double()))
     w = work(built(model).double(), rule, exact)
     js, twin = jobs(w), work(copy.deepcopy(w.context.module), rule, exact)
-    for _ in range(2):  # the second time with what the clients have kept of the first
+    for _ in range(2):  # the second time with the clients' state of the first
         plain, stacked = deltas("sequential", w, js), deltas("vectorized", twin, js)
-        assert (plain.norm(dim=1) > 1e-4).all(), "everybody has moved"
+        assert (plain.norm(dim=1) > 1e-4).all(), "every client has moved"
         torch.testing.assert_close(stacked, plain, rtol=1e-9, atol=1e-11)
-    for name in rule.keeps:
+    for name in rule.client_state:
         for client in range(w.context.data.clients):
             torch.testing.assert_close(twin.state.rows[name][client], w.state.rows[name][client], rtol=1e-9, atol=1e-11)
 
@@ -64,14 +64,14 @@ def test_a_rule_made_of_another_has_its_own_steps() -> None:
     plain, stacked = deltas("sequential", w, jobs(w)), deltas("vectorized", w, jobs(w))
     torch.testing.assert_close(stacked, plain, rtol=1e-9, atol=1e-11)
     assert (plain[0] / (0.01 * w.context.steps(0))).abs().max() == pytest.approx(1.0), (
-        "so far goes nobody along gradients"
+        "gradient steps would not get that far"
     )
 
 
 @pytest.mark.parametrize("model", [MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
 def test_graphs_give_the_same_updates(model: Model, rule: ClientRule) -> None:
-    """`graphs` on a CPU, where nothing is captured: the lanes, their memory and the order of the steps are the same."""
+    """`graphs` on a CPU, where nothing is captured: programs, memory and the order of the steps are the same."""
     data = federated()
     exact = replace(data, dataset=replace(data.dataset, x=data.dataset.x.double()))
     w = work(built(model).double(), rule, exact)
@@ -184,7 +184,7 @@ def test_divergence_names_the_client_and_the_rate(name: str) -> None:
 
 
 def test_auto_takes_the_fastest_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stop-watch that says what it is told: which one wins, by how much, and that nothing is tried twice."""
+    """With given timings: which executor wins, by how much, and that no trial is repeated."""
     watched: list[str] = []
     speed = {"Sequential": 100.0, "Vectorized": 95.0, "Processes": 104.0}
 
@@ -200,13 +200,13 @@ def test_auto_takes_the_fastest_and_remembers(monkeypatch: pytest.MonkeyPatch) -
     w = work(built(MLP()), RULES[0])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     found = {"vectorized": 95.0, "sequential": 100.0, "processes": 104.0}
-    assert choose("auto", w, 6, 10_000) == ("vectorized", found), "not worth a change"
+    assert choose("auto", w, 6, 10_000) == ("vectorized", found), "too small a gain"
     assert choose("auto", work(built(MLP()), RULES[0]), 6, 10_000)[0] == "vectorized"
     assert watched == ["Vectorized", "Sequential", "Processes"]
     speed |= {"Sequential": 2000.0, "Processes": 9000.0}
     name, tried = choose("auto", work(built(MLP()), RULES[1]), 6, 10_000)
-    assert name == "sequential", "another rule is tried anew"
-    assert "processes" not in tried, "a light model is not worth their messages"
+    assert name == "sequential", "another rule gets a new trial"
+    assert "processes" not in tried, "messages cost too much for a small model"
     speed |= {"Sequential": 100.0, "Processes": 120.0}
     assert choose("auto", work(built(MLP()), RULES[2]), 6, 10_000)[0] == "processes"
     speed |= {"Processes": -1.0}
@@ -215,7 +215,7 @@ def test_auto_takes_the_fastest_and_remembers(monkeypatch: pytest.MonkeyPatch) -
     speed |= {"Vectorized": 60.0}
     watched.clear()
     assert choose("auto", work(built(MLP()), RULES[0]), 6, 1)[0] == "vectorized"
-    assert watched == ["Vectorized"], "a run of a moment: no other is tried"
+    assert watched == ["Vectorized"], "the run is short: no other is tried"
 
 
 def test_a_trial_leaves_no_trace() -> None:
@@ -246,7 +246,7 @@ def test_a_model_that_cannot_be_stacked() -> None:
 
 
 class Shared(nn.Module):
-    """Two parameters that are added up, so that autograd has one gradient for both, and one that nobody uses."""
+    """Two parameters that are added up, so that autograd has one gradient for both, and one that is never used."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Clients that talk to each other."""
+"""Clients that exchange models with each other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_cafga_with_one_cluster_is_afga() -> None:
 
 
 def test_dsgd_on_the_complete_graph_is_minibatch_sgd() -> None:
-    """Everybody has the mean after every step, so the network does SGD with the mean of N gradients."""
+    """Every client has the mean after every step, so the network does SGD with the mean of N gradients."""
     result = run(
         ob.algorithms.DSGD(topology=Complete()),
         scheduler=ob.schedulers.Available(),
@@ -61,14 +61,14 @@ def test_dsgd_on_the_complete_graph_is_minibatch_sgd() -> None:
         client=ob.SGD(lr=0.1, steps=1, batch_size=16),
         executor="sequential",
     )
-    # The batches differ (another seed a round), so the claim is about the law, not the bytes: both learn alike.
+    # The batches differ (another seed per round), so the results agree in distribution, not in bytes.
     assert abs(result.metrics[-1]["loss"] - averaged.metrics[-1]["loss"]) < 0.1
     exact = _dsgd_by_hand(rounds=2)
     torch.testing.assert_close(exact[0], exact[1], rtol=0, atol=1e-10)
 
 
 def _dsgd_by_hand(rounds: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The executor's x̄ against mini-batch SGD on the very batches that it used."""
+    """Return the executor's x̄ and the result of mini-batch SGD on the same batches."""
     work, executor = _network(Network(topology=Complete(), restarts=False))
     x = expected = work.context.layout.read(work.context.module)
     for number in range(rounds):
@@ -149,15 +149,15 @@ def test_mixing_keeps_the_mean_and_brings_models_together() -> None:
         assert spread[1] <= rho(executor.matrix.numpy()) * spread[0] * (1 + 1e-9)
 
 
-def test_clusters_do_not_talk_and_the_adapted_variant_talks_less() -> None:
+def test_clusters_are_separate_and_the_adapted_variant_sends_less() -> None:
     _, clustered = _network(Network(topology=Complete(), clusters=3))
     w = clustered.matrix.numpy()
     assert (w[:4, 4:] == 0).all()
     assert (w[4:8, :4] == 0).all()
     whole, adapted = run(ob.algorithms.AFGA()), run(ob.algorithms.AFGA(adapted=True))
     dim = 650
-    assert whole.summary["bytes_peer"] == 15 * STEPS * N * 2 * 4 * dim, "two neighbours each, every step"
-    assert adapted.summary["bytes_peer"] == 15 * STEPS * 4 * 2 * 4 * dim, "four clients in a ring of their own"
+    assert whole.summary["bytes_peer"] == 15 * STEPS * N * 2 * 4 * dim, "two neighbors each, in every step"
+    assert adapted.summary["bytes_peer"] == 15 * STEPS * 4 * 2 * 4 * dim, "four clients in a separate ring"
 
 
 def test_rho_is_reported() -> None:
@@ -173,7 +173,7 @@ def test_rho_is_reported() -> None:
     assert "rho" not in run(ob.FedAvg(), rounds=1).summary
 
 
-def test_talking_takes_time() -> None:
+def test_gossip_takes_time() -> None:
     """The run-time study of the paper: 1.8 s between clients, 18 s to the server."""
     from offbeat.environment import Constant
 
@@ -185,7 +185,7 @@ def test_talking_takes_time() -> None:
 
 
 def test_a_larger_rho_is_slower() -> None:
-    """The theory: a sparser network leaves more of the dissimilarity.  Mean loss over the rounds and three seeds."""
+    """The theory: a sparser network leaves more of the dissimilarity. Mean loss over the rounds and three seeds."""
     losses = {
         kind: np.mean(
             [m["loss"] for seed in range(3) for m in run(ob.algorithms.AFGA(topology=kind), seed=seed).metrics[1:]]
@@ -200,7 +200,7 @@ def test_a_larger_rho_is_slower() -> None:
     [ob.algorithms.DSGD(), ob.algorithms.DAdam(), ob.algorithms.PGA(average_every=6)],
     ids=lambda r: type(r).__name__,
 )
-def test_decentralised_rules_learn_without_a_server(rule: Algorithm) -> None:
+def test_decentralized_rules_learn_without_a_server(rule: Algorithm) -> None:
     lr = 0.005 if isinstance(rule, ob.algorithms.DAdam) else 0.1
     result = run(
         rule,
@@ -249,7 +249,7 @@ def test_clusters_draw_by_weight() -> None:
         assert event.job.client % 2 == 1  # type: ignore[union-attr]
 
 
-def test_pga_averages_over_everybody_every_h_steps() -> None:
+def test_pga_averages_over_all_clients_every_h_steps() -> None:
     work, executor = _network(
         Network(topology=Given(rows=tuple(map(tuple, np.eye(N)))), restarts=False, average_every=3)
     )
@@ -262,14 +262,14 @@ def test_pga_averages_over_everybody_every_h_steps() -> None:
     ("more", "expected"),
     [
         ({"client": ob.SGD(epochs=1)}, "client.steps: gossip needs the same number"),
-        ({"client": ob.SGD(steps=2, momentum=0.9)}, "client.name: gossip takes plain steps"),
-        ({"client": ob.client_rules.Scaffold(steps=2)}, "client.name: gossip takes plain steps"),
+        ({"client": ob.SGD(steps=2, momentum=0.9)}, "client.name: gossip supports plain steps only"),
+        ({"client": ob.client_rules.Scaffold(steps=2)}, "client.name: gossip supports plain steps only"),
         (
             {"scheduler": ob.Rounds(concurrency=5), "algorithm": ob.algorithms.CAFGA(clusters=3)},
             "cannot be divided evenly",
         ),
-        ({"scheduler": ob.Buffered(concurrency=4, buffer=2)}, "'buffered' makes no sense for AFGA"),
-        ({"scheduler": ob.Rounds(concurrency=4, deadline=0.5)}, r"scheduler\.deadline: a network trains as one"),
+        ({"scheduler": ob.Buffered(concurrency=4, buffer=2)}, "AFGA does not support 'buffered'"),
+        ({"scheduler": ob.Rounds(concurrency=4, deadline=0.5)}, r"scheduler\.deadline: gossip trains all"),
         ({"executor": "sequential"}, "executor: gossip stacks"),
         (
             {"algorithm": ob.algorithms.AFGA(topology=Given(rows=((1.0,),)))},
@@ -293,7 +293,7 @@ def test_pga_averages_over_everybody_every_h_steps() -> None:
                 "scheduler": ob.schedulers.Available(),
                 "client": ob.client_rules.Prox(steps=2),
             },
-            r"client\.name: this rule's clients take Adam steps",
+            r"client\.name: clients of this algorithm take Adam steps",
         ),
     ],
 )

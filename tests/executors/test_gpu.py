@@ -1,4 +1,4 @@
-"""What only a GPU can show: compiled and captured steps, lanes on streams."""
+"""Behavior that needs a GPU: compiled and captured steps, clients on parallel streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def moved(executor: Executor, rounds: int = 2) -> Tensor:
 def on_gpu(
     module: nn.Module, rule: ClientRule, data: PartitionedDataset | None = None, device: str = "cuda"
 ) -> ClientRuntime:
-    """On standardised inputs: that is a part of a captured step, too."""
+    """Return a runtime with standardized inputs, which are part of a captured step, too."""
     data = data or federated()
     data = replace(data, dataset=replace(data.dataset, mean=(0.1,) * SHAPE[0], std=(1.2,) * SHAPE[0]))
     return ClientRuntime(TrainingContext(copy.deepcopy(module), data, rule, torch.device(device), precision="float32"))
@@ -83,7 +83,7 @@ def test_networks_compiled_and_not_do_what_they_do_on_a_cpu(model: Model) -> Non
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_updates_are_combined_as_on_a_cpu(name: str) -> None:
-    """Private noise is the very same."""
+    """Private noise is identical."""
     random = torch.Generator().manual_seed(0)
     rows = [torch.randn(100_003, generator=random) for _ in range(7)]
     found = []
@@ -96,7 +96,7 @@ def test_updates_are_combined_as_on_a_cpu(name: str) -> None:
     assert (found[0] - found[1]).abs().max() < 1e-6
 
 
-def test_lanes_have_running_statistics_of_their_own() -> None:
+def test_streams_have_separate_running_statistics() -> None:
     """Against the plain executor, with short batches, from statistics that differ from job to job."""
     normed = nn.Sequential(*list(copy.deepcopy(NORMED))[:-1], nn.BatchNorm1d(4))
     outcomes = []
@@ -116,8 +116,8 @@ def test_what_cannot_be_captured_is_refused() -> None:
     assert why_not("graphs", on_gpu(NORMED, SGD(lr=0.1, batch_size=8), federated(sizes=(8, 20, 42))))
 
 
-def test_texts_in_a_stack_and_in_lanes() -> None:
-    """A recurrent layer has kernels of its own on a GPU."""
+def test_texts_in_a_stack_and_on_streams() -> None:
+    """A recurrent layer has special kernels on a GPU."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(9, size=(40, 11)), rng.integers(9, size=40)
     parts = np.split(np.arange(40), [8, 20])

@@ -1,4 +1,4 @@
-"""Triton's kernels against plain torch: on a GPU where there is one, else as Triton interprets them on the CPU."""
+"""Triton kernels against plain torch: on a GPU if there is one, else with Triton's interpreter on the CPU."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_pooling_in_one_pass(shape: tuple[int, ...]) -> None:
     rng = torch.Generator(DEVICE).manual_seed(0)
     x = torch.randn(n * batch, channels, height, width, device=DEVICE, generator=rng).round(decimals=1)  # with ties
     bias = torch.randn(n, channels, device=DEVICE, generator=rng)
-    same_results((x, bias), pooling.pooled, lambda x, b: (nn.functional.max_pool2d(x, 2) + by_image(b, batch)).relu())
+    same_results(
+        (x, bias), pooling.stacked_pool, lambda x, b: (nn.functional.max_pool2d(x, 2) + by_image(b, batch)).relu()
+    )
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -94,7 +96,9 @@ def test_group_norm_of_stacks(shape: tuple[int, ...], relu: bool) -> None:
         y = nn.functional.group_norm(x, groups) * by_image(weight, batch) + by_image(bias, batch)
         return y.relu() if relu else y
 
-    same_results((x, weight, bias), lambda x, w, b: normalization.normalised(x, w, b, groups, 1e-5, relu), plain)
+    same_results(
+        (x, weight, bias), lambda x, w, b: normalization.stacked_group_norm(x, w, b, groups, 1e-5, relu), plain
+    )
 
 
 def by_image(rows: Tensor, batch: int) -> Tensor:
@@ -102,7 +106,7 @@ def by_image(rows: Tensor, batch: int) -> Tensor:
 
 
 def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain: Callable[..., Tensor]) -> None:
-    """And the same gradients."""
+    """Compare outputs and gradients."""
     found = []
     for function in (fast, plain):
         leaves = [value.clone().requires_grad_() for value in inputs]
@@ -161,8 +165,8 @@ def test_kernels_that_do_not_run_are_not_used(monkeypatch: pytest.MonkeyPatch) -
         assert not triton_support.runs(device)
 
 
-def test_rows_are_kept_or_not() -> None:
-    """Also of a value that has to be spread."""
+def test_only_rows_that_are_on_are_copied() -> None:
+    """Also for a value that must be broadcast."""
     old, on = torch.zeros(3, 5, device=DEVICE), torch.tensor([[True], [False], [True]], device=DEVICE)
     for new in (torch.rand(3, 5, device=DEVICE), torch.rand(3, 1, device=DEVICE), torch.rand(5, device=DEVICE)):
         expected = torch.where(on, new, old)

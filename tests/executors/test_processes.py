@@ -1,4 +1,4 @@
-"""Training in worker processes: the same bits as `sequential`, and processes that end when they should."""
+"""Training in worker processes: the same bits as `sequential`, and workers that end with the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from offbeat.models import CNN
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """The same bits are promised for `sequential` with one thread."""
+    """Use one thread, with which `sequential` gives the same bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -45,7 +45,7 @@ def processes() -> Iterator[Callable[..., Processes]]:
 
         def make(w: ClientRuntime, most: int = 2) -> Processes:
             executor = Processes(w)
-            executor.most = most
+            executor.backend.size = most
             stack.callback(executor.close)
             return executor
 
@@ -53,7 +53,7 @@ def processes() -> Iterator[Callable[..., Processes]]:
 
 
 def pids(executor: Processes) -> list[int]:
-    return [worker.pid for worker in executor._workers]
+    return [worker.pid for worker in executor.backend.workers]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
@@ -62,7 +62,7 @@ def test_the_same_bits_as_sequential(rule: ClientRule, most: int, processes: Cal
     topk = Compression(upload=TopK(rate=0.1), error_feedback=True)
     w, twin = work(rule, compression=topk), work(rule, compression=topk)
     plain, spread = EXECUTORS["sequential"](w), processes(twin, most)
-    for round_ in range(2):  # the second time with what the clients have kept of the first
+    for round_ in range(2):  # the second time with the clients' state of the first
         pairs = zip(plain.train(jobs(w, round_)), spread.train(jobs(twin, round_)), strict=True)
         assert all(same(one, other) for one, other in pairs)
     assert twin.state.rows.keys() == w.state.rows.keys()
@@ -72,19 +72,19 @@ def test_the_same_bits_as_sequential(rule: ClientRule, most: int, processes: Cal
 
 
 def test_the_same_bits_for_the_cnn_and_with_too_little_shared_memory(processes: Callable[..., Processes]) -> None:
-    """A tensor that finds no cell, or none that is large enough, goes through the pipe."""
+    """A tensor without a slot that is large enough is sent through the pipe."""
     w = work(Scaffold(lr=0.1, steps=2, batch_size=4), CNN().build((1, 8, 8), 4))
     plain = EXECUTORS["sequential"](w).train(jobs(w))
-    for cells in (None, SharedSlab(3, 4 * w.context.layout.dim), SharedSlab(9, 100)):
+    for slab in (None, SharedSlab(3, 4 * w.context.layout.dim), SharedSlab(9, 100)):
         twin = work(w.context.rule, copy.deepcopy(w.context.module))
         spread = processes(twin)
-        spread._shelf = None if cells is None else SlabAllocator(cells)
-        spread._rules = [w.context.rule]
+        spread.backend.allocator = None if slab is None else SlabAllocator(slab)
+        spread.backend.rules = [w.context.rule]
         assert all(same(one, other) for one, other in zip(plain, spread.train(jobs(w)), strict=True))
 
 
 def test_two_runs_in_one_call(processes: Callable[..., Processes]) -> None:
-    """Each with its own partition, rate, kept state and code; one that comes later brings a rule that is new."""
+    """The runs differ in partition, learning rate, client state and rule; the second one brings a new rule."""
     data = federated()
     works = [
         work(SGD(lr=0.1, epochs=1, batch_size=8), data=data),
@@ -96,7 +96,7 @@ def test_two_runs_in_one_call(processes: Callable[..., Processes]) -> None:
     before = pids(spread)
     both = [task for pair in zip(*([(t, j) for j in jobs(t)] for t in twins), strict=True) for task in pair]
     mixed = spread.train_all(both)
-    assert not set(before) & set(pids(spread)), "started anew with the second rule"
+    assert not set(before) & set(pids(spread)), "restarted for the second rule"
     for w, part in zip(works, (mixed[::2], mixed[1::2]), strict=True):
         plain = EXECUTORS["sequential"](w).train(jobs(w))
         assert all(isinstance(u, Update) and same(u, v) for u, v in zip(part, plain, strict=True))
@@ -104,7 +104,7 @@ def test_two_runs_in_one_call(processes: Callable[..., Processes]) -> None:
 
 
 def test_after_threads_were_used_in_the_parent(processes: Callable[..., Processes]) -> None:
-    """OpenMP's threads are not there in a fork: a worker that entered a parallel region would never come back."""
+    """OpenMP's threads do not exist in a fork: a worker that entered a parallel region would never return."""
     w = work(RULES[0], CNN().build((1, 8, 8), 4))
     for _ in range(3):
         torch.set_num_threads(2)
@@ -148,8 +148,8 @@ def test_a_killed_worker_is_replaced_and_its_job_done_again(
     for pid in idle:
         os.kill(pid, signal.SIGKILL)
     assert all(gone(pid) for pid in idle)
-    w = work(RULES[3], Fatal(tmp_path, times=1))  # and one is killed at work
-    executor.runtime, executor.context = w, w.context
+    w = work(RULES[3], Fatal(tmp_path, times=1))  # and one is killed while training
+    executor.runtime, executor.context, executor.backend.context = w, w.context, w.context
     again = executor.train(jobs(w))
     assert (tmp_path / "0").exists()
     assert all(same(one, other) for one, other in zip(again, plain, strict=True))
@@ -158,7 +158,7 @@ def test_a_killed_worker_is_replaced_and_its_job_done_again(
 def test_a_job_that_kills_twice_is_an_error(tmp_path: pathlib.Path, processes: Callable[..., Processes]) -> None:
     w = work(RULES[0], Fatal(tmp_path, times=9))
     executor = processes(w)
-    with pytest.raises(OffbeatError, match=r"status -9 while it trained client \d+ from version \d.*memory"):
+    with pytest.raises(OffbeatError, match=r"2 worker processes .* client \d+ from version \d.*status -9.*memory"):
         executor.train(jobs(w))
     assert not pids(executor)
 
@@ -174,7 +174,7 @@ def test_a_job_that_kills_twice_is_an_error(tmp_path: pathlib.Path, processes: C
 def test_an_error_in_a_worker(
     name: str, kind: type[Exception], message: str, processes: Callable[..., Processes]
 ) -> None:
-    """Its type where it can travel, its message, and the traceback of the worker as a note."""
+    """The error keeps its type if it can be pickled, and its message; the worker's traceback is a note."""
     w = work(Failing(error=name))
     executor = processes(w)
     with pytest.raises(kind) as caught:
@@ -184,22 +184,22 @@ def test_an_error_in_a_worker(
     assert "In a worker process" in note
     assert "support/pooled.py" in note
     assert "in begin" in note
-    assert not pids(executor), "what the others were at is nobody's any more"
+    assert not pids(executor), "busy workers are ended, too"
     w.context.rule = RULES[0]
-    assert len(executor.train(jobs(w))) == w.context.data.clients, "and the executor is as good as new"
+    assert len(executor.train(jobs(w))) == w.context.data.clients, "the executor can be used again"
 
 
 def test_the_workers_end_with_close_and_with_the_executor(processes: Callable[..., Processes]) -> None:
     w = work(RULES[0])
     executor = processes(w)
-    assert not pids(executor), "started when there is work"
+    assert not pids(executor), "workers start with the first job"
     executor.train(jobs(w))
     members = pids(executor)
     assert len(members) == 2
     executor.close()
     executor.close()
     assert not any(map(running, members))
-    other = Processes(w)  # held by nobody else
+    other = Processes(w)  # the only reference
     other.train(jobs(w))
     members = pids(other)
     del other

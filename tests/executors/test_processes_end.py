@@ -1,4 +1,4 @@
-"""Programs of their own that train in worker processes, and how they end."""
+"""Separate programs that train in worker processes, and how they end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tests.support import gone
 
-# A script as users write them: threads in use, classes of its own, no guard.
+# A script as users write them: it uses threads, defines classes and has no guard.
 SCRIPT = """
 import time
 import numpy as np, torch
@@ -58,7 +58,7 @@ name = "mlp"
 
 @contextlib.contextmanager
 def program(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A program of its own with its workers, when there are any."""
+    """Start a program and wait for its workers."""
     command = [sys.executable, "-W", "error", *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -76,7 +76,7 @@ def program(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]
 def children(parent: int) -> list[int]:
     found = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended
             number, rest = stat.parent.name, stat.read_text().rpartition(")")[2].split()
             if int(rest[1]) == parent:
                 found.append(int(number))
@@ -95,7 +95,7 @@ def test_kill_nine_of_the_parent_leaves_no_process(tmp_path: pathlib.Path) -> No
 
 
 def test_ctrl_c_reaches_only_the_parent(tmp_path: pathlib.Path) -> None:
-    """A terminal signals the whole group: the workers finish what they are at, and the run ends in good order."""
+    """A terminal signals the whole group: the workers finish their jobs, and the run ends cleanly."""
     (tmp_path / "run.toml").write_text(CONFIG)
     out = tmp_path / "out"
     with program("-m", "offbeat", "run", str(tmp_path / "run.toml"), "--out", str(out), "--quiet") as (
@@ -105,7 +105,7 @@ def test_ctrl_c_reaches_only_the_parent(tmp_path: pathlib.Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, (output, errors)
-    assert "go on with: offbeat resume" in errors
+    assert "resume with: offbeat resume" in errors
     assert "Traceback" not in errors
     assert json.loads((out / "status.json").read_text())["state"] == "interrupted"
     assert len(list((out / "checkpoint").glob("*.pt"))) == 1

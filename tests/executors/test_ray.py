@@ -1,4 +1,4 @@
-"""Training in a Ray cluster: the same results as here, whoever trains and whoever dies."""
+"""Training on a Ray cluster: the same results as in one process, whichever workers train or die."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ PERCEPTRON = MLP().build((1, 8, 8), 4)
 
 @pytest.fixture(scope="module", autouse=True)
 def _cluster() -> Iterator[None]:
-    """One cluster for all tests of this file, as a program has that calls `ray.init` itself."""
+    """Start one cluster for all tests of this file, like a program that calls `ray.init` itself."""
     before, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
-    torch.set_num_threads(1)  # the same bits are promised for `sequential` with one thread
+    torch.set_num_threads(1)  # `sequential` gives the same bits with one thread
     for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)  # and stay: Ray remembers them, too
+        os.environ.setdefault(name, value)  # they stay set, since Ray remembers them as well
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         ray.init(
             "local", num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False,
@@ -56,7 +56,7 @@ def _cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def executors() -> Iterator[dict[str, Ray]]:
-    """One for jobs that are trained alone, since their model has convolutions, and one for stacks."""
+    """Provide one executor that trains jobs singly, since its model has convolutions, and one that trains stacks."""
     both = {"small": Ray(work(RULES[0])), "mlp": Ray(work(RULES[0], PERCEPTRON))}
     assert [executor.stacked for executor in both.values()] == [False, True]
     yield both
@@ -65,8 +65,8 @@ def executors() -> Iterator[dict[str, Ray]]:
 
 
 @pytest.fixture
-def room(executors: dict[str, Ray]) -> None:
-    """Nobody has the two cores."""
+def free_cores(executors: dict[str, Ray]) -> None:
+    """Close all executors, so that both cores are free."""
     for executor in executors.values():
         executor.close()
 
@@ -84,12 +84,12 @@ def mlp(executors: dict[str, Ray]) -> Ray:
 
 
 def tasks_of(works: list[ClientRuntime], seed: int) -> list[Task]:
-    """Jobs of several runs, by turns."""
+    """Return the jobs of several runs, interleaved."""
     return [task for turn in zip(*([(w, j) for j in jobs(w, seed)] for w in works), strict=True) for task in turn]
 
 
 def pids(executor: Ray) -> list[int]:
-    return [member.pid for member in executor._cluster.members] if executor._cluster else []
+    return [worker.pid for worker in executor.backend.cluster.workers] if executor.backend.cluster else []
 
 
 def all_same(ones: Sequence[TrainingOutcome], others: Sequence[TrainingOutcome]) -> bool:
@@ -97,7 +97,7 @@ def all_same(ones: Sequence[TrainingOutcome], others: Sequence[TrainingOutcome])
     return all(isinstance(one, Update) and isinstance(other, Update) and same(one, other) for one, other in pairs)
 
 
-def equal_kept(one: ClientRuntime, other: ClientRuntime) -> bool:
+def equal_state(one: ClientRuntime, other: ClientRuntime) -> bool:
     assert {name: rows.keys() for name, rows in one.state.rows.items()} == {
         n: rows.keys() for n, rows in other.state.rows.items()
     }
@@ -107,18 +107,18 @@ def equal_kept(one: ClientRuntime, other: ClientRuntime) -> bool:
 
 
 def test_the_same_bits_as_sequential(small: Ray) -> None:
-    """A model with convolutions and dropout, every client rule, error feedback, five runs at once, kept state."""
+    """A model with convolutions and dropout, every client rule, error feedback, five runs at once, client state."""
     topk, data = Compression(upload=TopK(rate=0.1), error_feedback=True), federated()
     works, twins = ([work(rule, data=data, compression=topk) for rule in RULES] for _ in range(2))
     plain = EXECUTORS["sequential"](works[0])
-    for seed in range(2):  # the second time with what the clients have kept of the first
+    for seed in range(2):  # the second time with the clients' state of the first
         assert all_same(plain.train_all(tasks_of(works, seed)), small.train_all(tasks_of(twins, seed)))
-    assert all(equal_kept(w, twin) for w, twin in zip(works, twins, strict=True))
+    assert all(equal_state(w, twin) for w, twin in zip(works, twins, strict=True))
     assert len(pids(small)) == 2
 
 
 def test_divergence_and_errors(small: Ray) -> None:
-    """A client that diverges is an outcome among others; what a worker raises is raised here."""
+    """A diverged client is an outcome like others; an exception in a worker is raised here."""
     w = work(RULES[0])
     tasks = [(w, replace(job, rate=1e38 if job.client == 3 else 1.0)) for job in jobs(w)]
     assert [isinstance(each, DivergenceError) for each in small.train_all(tasks)] == [i == 3 for i in range(len(tasks))]
@@ -126,10 +126,10 @@ def test_divergence_and_errors(small: Ray) -> None:
     with pytest.raises(ConfigError, match=r"a\.b: bad") as caught:
         small.train_all(tasks)
     assert "in begin" in caught.value.__notes__[0]
-    assert not pids(small), "what the others were at is nobody's any more"
+    assert not pids(small), "busy workers are ended, too"
 
 
-def test_stacks_are_those_of_vectorised(mlp: Ray) -> None:
+def test_stacks_are_those_of_vectorized(mlp: Ray) -> None:
     """The same bits as `vectorized` for the same stacks, and its results up to rounding for all jobs in one stack."""
     data = federated()
     works, twins, others = ([work(rule, copy.deepcopy(PERCEPTRON), data) for rule in RULES] for _ in range(3))
@@ -143,26 +143,26 @@ def test_stacks_are_those_of_vectorised(mlp: Ray) -> None:
             assert isinstance(one, Update)
             assert isinstance(other, Update)
             torch.testing.assert_close(other.delta, one.delta)
-    assert all(equal_kept(w, twin) for w, twin in zip(works, twins, strict=True))
+    assert all(equal_state(w, twin) for w, twin in zip(works, twins, strict=True))
 
 
 @dataclass(kw_only=True, frozen=True)
 class Deadly(Scaffold):
-    """Kills the first `deaths` workers that train by it."""
+    """Kills the first `deaths` workers that use it."""
 
     marks: str = ""
     deaths: int = 0
 
-    def begin(self, x: Tensor, extra: Any, kept: State) -> State:
+    def begin(self, x: Tensor, extra: Any, client_state: State) -> State:
         for number in range(self.deaths):
             with contextlib.suppress(FileExistsError):
                 (pathlib.Path(self.marks) / str(number)).touch(exist_ok=False)
                 os.kill(os.getpid(), signal.SIGKILL)
-        return super().begin(x, extra, kept)
+        return super().begin(x, extra, client_state)
 
 
 def test_killed_workers_change_no_bit(mlp: Ray, tmp_path: pathlib.Path) -> None:
-    """One is killed while it has nothing to do, and one at work."""
+    """One worker is killed while idle, and one while training."""
     rule, data = Deadly(lr=0.1, epochs=2, batch_size=8, marks=str(tmp_path)), federated()
     one, other = work(rule, PERCEPTRON, data), work(replace(rule, deaths=1), PERCEPTRON, data)
     whole = mlp.train_all([(one, job) for job in jobs(one)])
@@ -171,22 +171,22 @@ def test_killed_workers_change_no_bit(mlp: Ray, tmp_path: pathlib.Path) -> None:
     assert all_same(mlp.train_all([(other, job) for job in jobs(other)]), whole)
     assert (tmp_path / "0").exists()
     assert idle not in pids(mlp)
-    assert equal_kept(one, other)
+    assert equal_state(one, other)
 
 
 def test_jobs_that_kill_every_worker_are_an_error(
     mlp: Ray, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offbeat.executors.ray.TRIES", 2)
+    monkeypatch.setattr(mlp.backend, "attempts", 2)
     w = work(Deadly(steps=1, marks=str(tmp_path), deaths=99), PERCEPTRON)
-    with pytest.raises(OffbeatError, match=r"2 workers .* were lost .* client \d's from version \d.*process has died"):
+    with pytest.raises(OffbeatError, match=r"2 workers .* were lost .* client \d from version \d.*process has died"):
         mlp.train_all([(w, job) for job in jobs(w)[:1]])
     assert not pids(mlp)
 
 
-@pytest.mark.usefixtures("room")
+@pytest.mark.usefixtures("free_cores")
 def test_running_statistics() -> None:
-    """Buffers go down and come back."""
+    """Buffers are sent with a job and returned."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
     w, twin = work(RULES[0], module), work(RULES[0], copy.deepcopy(module))
@@ -195,12 +195,12 @@ def test_running_statistics() -> None:
         assert all_same(EXECUTORS["sequential"](w).train([job]), executor.train([job]))
         workers = pids(executor)
     assert all(gone(pid) for pid in workers)
-    assert len(workers) == 1, "no more than there are jobs"
-    assert ray.is_initialized(), "that is the program's own"
+    assert len(workers) == 1, "not more workers than jobs"
+    assert ray.is_initialized(), "the program has started it"
 
 
 class Unwelcome(Small):
-    """Cannot be made in another process."""
+    """Cannot be unpickled in another process."""
 
     def __reduce__(self) -> Any:
         return _refuse, (os.getpid(),)
@@ -212,9 +212,9 @@ def _refuse(pid: int) -> nn.Module:
     return Unwelcome()
 
 
-@pytest.mark.usefixtures("room")
+@pytest.mark.usefixtures("free_cores")
 def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offbeat.executors.cluster.STARTS", 1)
+    monkeypatch.setattr("offbeat.executors.cluster.MAX_FAILED_STARTS", 1)
     w = work(RULES[0], Unwelcome())
     with pytest.raises(OffbeatError, match=r"no worker of the Ray cluster can be started: .*no such library here"):
         Ray(w).train(jobs(w)[:1])
@@ -224,14 +224,14 @@ def test_no_room_in_the_cluster_is_an_error() -> None:
     from offbeat.executors.cluster import Cluster
 
     cluster = Cluster("GPU")
-    cluster.recruit(2, None)
+    cluster.request_workers(2, None)
     with pytest.raises(OffbeatError, match="no worker is left: the Ray cluster has no node with a GPU"):
-        next(cluster.answers())
+        next(cluster.replies())
 
 
-@pytest.mark.usefixtures("room")
+@pytest.mark.usefixtures("free_cores")
 def test_a_resumed_run_equals_the_whole_one(tmp_path: pathlib.Path) -> None:
-    """Through interruption and resume the run is that of `sequential`.  One job at a time: one worker starts sooner."""
+    """An interrupted and resumed run equals that of `sequential`. One job at a time: one worker starts sooner."""
     data = federated()
     settings: dict[str, Any] = {
         "data": data.dataset, "partition": [data.indices(i) for i in range(5)], "model": Small, "rounds": 6,
@@ -248,21 +248,23 @@ def test_a_resumed_run_equals_the_whole_one(tmp_path: pathlib.Path) -> None:
 
 
 def test_stacks_stay_the_same_in_another_cluster() -> None:
-    """A run that began with five workers is split in five for ever."""
+    """A run that began with five workers is always split into five stacks."""
     began, later = (Ray(work(RULES[0], copy.deepcopy(PERCEPTRON))) for _ in range(2))
     assert began.parts is None, "no cluster is started before there is work"
-    began._split(5)
+    began.split(5)
     later.load_state_dict(began.state_dict())
     tasks = [(later.runtime, job) for job in jobs(later.runtime)]
     assert (later.parts, later.bulk) == (5, began.bulk)
-    assert len(later._groups(tasks)) == 5
+    assert len(later.groups(tasks)) == 5
 
 
 def test_auto_leaves_ray_alone_and_gossip_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "client_steps_per_second", lambda executor, tasks: 1.0)
     monkeypatch.setattr(choice, "_CHOSEN", {})
     assert "ray" not in choice.choose("auto", work(RULES[0]), 4, 10_000)[1]
-    with pytest.raises(ConfigError, match="executor: gossip stacks all clients' models: 'ray' cannot"):
+    with pytest.raises(
+        ConfigError, match="executor: gossip stacks the models of all clients, which 'ray' does not support"
+    ):
         ob.run(
             data=federated().dataset,
             clients=4,

@@ -1,4 +1,4 @@
-"""Ray clusters of real processes: two nodes that are joined by address, and one that a program starts for itself."""
+"""Ray clusters of real processes: two nodes that are joined by address, and a cluster that a program starts."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ name = "{model}"
 every = 1
 """
 T = TypeVar("T")
-MARK = "ray::Worker.train"[:15]  # the name of a process that trains
+MARK = "ray::RayActor.train"[:15]  # process name of a worker that trains
 
 
 @pytest.fixture
 def folder() -> Iterator[pathlib.Path]:
-    """For Ray's files: paths of sockets are short."""
+    """Provide a folder for Ray's files; the paths of sockets must be short."""
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as name:
         yield pathlib.Path(name)
 
 
 def descendants(parent: int) -> dict[int, str]:
-    """Process → name."""
+    """Return the names of all descendants, by process id."""
     children: dict[int, list[int]] = {}
     names: dict[int, str] = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
@@ -78,11 +78,11 @@ def descendants(parent: int) -> dict[int, str]:
 
 @contextlib.contextmanager
 def node(folder: pathlib.Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A node of a cluster, with one core."""
+    """Start a cluster node with one core."""
     environment = os.environ | SETTINGS | {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "token"}
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", "--disable-usage-stats",
-        f"--object-store-cache={100 << 20}", *arguments,
+        f"--object-store-memory={100 << 20}", *arguments,
     ]  # fmt: skip
     with (
         (folder / "log").open("ab") as log,
@@ -104,14 +104,14 @@ def node(folder: pathlib.Path, *arguments: str) -> Iterator[subprocess.Popen[byt
 def eventually(look: Callable[[], T], seconds: float = 120) -> T:
     deadline = time.monotonic() + seconds
     while not (found := look()):
-        assert time.monotonic() < deadline, "it has not come"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
     return found
 
 
 @contextlib.contextmanager
 def program(place: pathlib.Path, environment: dict[str, str], **settings: object) -> Iterator[subprocess.Popen[str]]:
-    """`offbeat run`, as from a terminal."""
+    """Start `offbeat run` as from a terminal."""
     (place / "run.toml").write_text(CONFIG.format(**settings))
     command = [sys.executable, "-W", "error", "-m", "offbeat", "run", "run.toml", "--out", "out", "--quiet"]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -126,19 +126,19 @@ def program(place: pathlib.Path, environment: dict[str, str], **settings: object
 
 
 def trains(daemon: int) -> bool:
-    """Whether a worker of a node is at work."""
+    """Return whether a worker of a node is training."""
     return MARK in descendants(daemon).values()
 
 
 def lines(place: pathlib.Path) -> int:
-    """Evaluations that a run has recorded."""
+    """Return the number of evaluations that a run has recorded."""
     with contextlib.suppress(OSError):
         return (place / "out" / "metrics.jsonl").read_text().count("\n")
     return 0
 
 
 def test_a_node_that_dies_changes_no_bit(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Both nodes of a cluster train for a run; one is killed in the middle of a job, and others do what it had."""
+    """Both nodes of a cluster train for a run; one is killed in the middle of a job, and others take over its jobs."""
     with node(folder, "--head", "--port=0", "--include-dashboard=false") as first:
         record = folder / "ray" / "ray_current_cluster"
         address = eventually(lambda: record.exists() and record.read_text().strip())
@@ -160,7 +160,7 @@ def test_a_node_that_dies_changes_no_bit(folder: pathlib.Path, tmp_path: pathlib
 
 
 def test_ctrl_c_ends_the_run_and_its_own_cluster(tmp_path: pathlib.Path, folder: pathlib.Path) -> None:
-    """A terminal signals the whole group: the run ends in good order, and nothing is left of the cluster."""
+    """A terminal signals the whole group: the run ends cleanly, and nothing is left of the cluster."""
     alone = {"RAY_TMPDIR": str(folder), "HOME": str(folder), "RAY_worker_niceness": "0"}
     with program(tmp_path, alone, executor="ray", rounds=100_000, steps=3, model="mlp") as process:
         eventually(lambda: lines(tmp_path) > 3 or process.poll() is not None)
@@ -168,7 +168,7 @@ def test_ctrl_c_ends_the_run_and_its_own_cluster(tmp_path: pathlib.Path, folder:
         os.killpg(process.pid, signal.SIGINT)
         output, errors = process.communicate(timeout=120)
     assert process.returncode == 130, (output, errors)
-    assert "go on with: offbeat resume" in errors
+    assert "resume with: offbeat resume" in errors
     assert "Traceback" not in errors
     assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "interrupted"
     assert {"raylet", "gcs_server"} <= set(others.values())

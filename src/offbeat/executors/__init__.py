@@ -1,9 +1,9 @@
-"""Executors, and the choice between them."""
+"""Interchangeable ways to run the local training of many jobs, and the choice between them."""
 
 from offbeat.executors.base import Executor, arithmetic, threads
 from offbeat.executors.choice import EXECUTORS, Choice, Name, choose
 from offbeat.executors.gossip import Gossip
-from offbeat.executors.gpu.graphs import Graphs
+from offbeat.executors.graphs import Graphs
 from offbeat.executors.probe import why_not_stackable
 from offbeat.executors.processes import Processes
 from offbeat.executors.ray import Ray

@@ -54,23 +54,11 @@ class Executor(ABC):
         return self.bulk > 1
 
     def metrics(self) -> dict[str, float]:
-        """Return executor-specific figures for an evaluation's row."""
+        """Return executor-specific figures, for every evaluation's row and for the run's summary."""
         return {}
 
-    def summary(self, cohort: int) -> dict[str, Any]:
-        """Return executor-specific figures for the run's summary.
-
-        Args:
-            cohort: Number of clients that train at the same time.
-        """
-        return {"bytes_peer": self.peer_bytes}
-
-    def description(self, cohort: int) -> dict[str, Any]:
-        """Return executor-specific data for reports, such as the network of a gossip rule.
-
-        Args:
-            cohort: Number of clients that train at the same time.
-        """
+    def description(self) -> dict[str, Any]:
+        """Return executor-specific data for reports, such as the network of a gossip rule."""
         return {}
 
     def upload_bytes(self, job: Job) -> int:
@@ -110,7 +98,7 @@ class Executor(ABC):
         """Train the tasks and return one outcome per task, in the same order."""
 
     def close(self) -> None:  # noqa: B027 — most executors hold no resources
-        """Release worker processes, threads and other external resources; training again acquires them anew."""
+        """Release worker processes, threads and other external resources; the next training acquires them again."""
 
 
 def outcome(task: Task, finite: bool, delta: Tensor, extra: State, client_state: State) -> TrainingOutcome:

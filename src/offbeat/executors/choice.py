@@ -1,4 +1,4 @@
-"""Which executor: as asked for, or the one that is fastest here, found out by trying."""
+"""The choice of an executor: the requested one, or the fastest one on this machine, found by a trial."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offbeat.client.runtime import ClientRuntime
 from offbeat.errors import ConfigError, DivergenceError, first_line
 from offbeat.executors.base import Executor, Task, arithmetic, threads
 from offbeat.executors.cpu_threads import cores
-from offbeat.executors.gpu.graphs import Graphs
+from offbeat.executors.graphs import Graphs
 from offbeat.executors.probe import why_not_stackable
 from offbeat.executors.processes import Processes
 from offbeat.executors.ray import Ray, missing
@@ -36,27 +36,35 @@ EXECUTORS: dict[str, type[Executor]] = {
 Name = Literal["sequential", "vectorized", "graphs", "processes", "ray"]
 Choice = Literal["auto", "sequential", "vectorized", "graphs", "processes", "ray"]
 
-TRIED_STEPS = 10  # at most, of each client on trial: what a job costs beside its steps is to weigh as it will
-TRIED_SECONDS = 0.5  # for each candidate, after it has been set up
-AHEAD = 1.1  # a candidate replaces an earlier one that is slower than this
-HEAVY = 1000.0  # client-steps a second, under which processes are worth their messages
-# Seconds: a run that the first candidate does in less is not worth trying others, nor their other bits.  To try one
-# takes about a second, and some where it must be captured.
-SHORT = {"cpu": 10.0, "cuda": 40.0}
+TRIAL_STEPS = 10  # per client; few, so that the fixed costs of a job weigh as much as in the run
+TRIAL_SECONDS = 0.5  # per candidate, after its setup
+MIN_SPEEDUP = 1.1  # a candidate replaces an earlier one only if it is this much faster
+SLOW_RATE = 1000.0  # client steps per second below which the messages of worker processes pay off
+# Seconds: if the first candidate needs less for the whole run, no other is tried. A trial takes about a second, or some
+# seconds where steps must be captured, and another executor rounds differently.
+SHORT_RUN = {"cpu": 10.0, "cuda": 40.0}
 
 _LOG = logging.getLogger("offbeat")
 _CHOSEN: dict[object, tuple[str, dict[str, float]]] = {}
 
 
 def choose(choice: Choice, runtime: ClientRuntime, together: int, rounds: int) -> tuple[Name, dict[str, float]]:
-    """The executor's name, and for `auto` the client-steps a second of each candidate on jobs that come `together`.
+    """Return the name of the executor to use and, for `auto`, the client steps per second of each candidate.
 
-    At most `together` jobs a round are expected.  What was found for a model, a rule, a device and an amount of work
-    holds for the rest of the process: the runs of a sweep agree.
+    The result for a model, a rule, a device and an amount of work is remembered, so that the runs of a sweep agree.
+
+    Args:
+        choice: The requested executor, or `auto`.
+        runtime: The client runtime of the run.
+        together: Number of jobs that are trained at the same time.
+        rounds: Number of rounds of the run.
+
+    Raises:
+        ConfigError: The requested executor cannot run the model.
     """
     if choice != "auto":
         if reason := why_not(choice, runtime):
-            raise ConfigError(f"{choice!r} cannot run this model: {reason}  Use 'sequential'.", key="executor")
+            raise ConfigError(f"{choice!r} cannot run this model: {reason} Use 'sequential'.", key="executor")
         return choice, {}
     setting = (
         str(runtime.context.module),
@@ -74,7 +82,7 @@ def choose(choice: Choice, runtime: ClientRuntime, together: int, rounds: int) -
 
 
 def why_not(name: str, runtime: ClientRuntime) -> str | None:
-    """Why an executor cannot run a model; None when it can."""
+    """Return why an executor cannot run a model; None if it can."""
     gpu = runtime.context.device.type == "cuda"
     if name == "vectorized":
         return why_not_stackable(runtime.context)
@@ -83,74 +91,83 @@ def why_not(name: str, runtime: ClientRuntime) -> str | None:
     if name == "graphs":
         return _why_not_capturable(runtime) if gpu else "CUDA graphs need device = 'cuda'."
     if name == "processes" and (gpu or not hasattr(os, "sched_getaffinity")):
-        return "it spreads clients over the cores of a CPU, under Linux."
+        return "it needs the cores of a CPU, and Linux."
     return None
 
 
 def _fastest(runtime: ClientRuntime, together: int, rounds: int) -> tuple[str, dict[str, float]]:
-    """Try what can run the model; on a GPU uncompiled, which ranked a CNN and a ResNet alike and takes no minute."""
+    """Time the candidates; on a GPU uncompiled, which ranks a CNN and a ResNet the same and saves a minute."""
     gpu = runtime.context.device.type == "cuda"
-    able = [n for n in ("vectorized", "graphs" if gpu else "sequential") if why_not(n, runtime) is None] or [
-        "sequential"
-    ]
+    pair = ("vectorized", "graphs" if gpu else "sequential")
+    candidates = [name for name in pair if why_not(name, runtime) is None] or ["sequential"]
     if why_not("processes", runtime) is None and cores() > 1:
-        able.append("processes")
-    tasks = trial(runtime, together, TRIED_STEPS)
+        candidates.append("processes")
+    tasks = trial(runtime, together, TRIAL_STEPS)
     steps = rounds * sum(runtime.context.steps(job.client) for _, job in tasks)
     rates: dict[str, float] = {}
-    best = able[0]
-    for name in able if len(able) > 1 else ():
-        if name == "processes" and rates[best] > HEAVY:
+    best = candidates[0]
+    for name in candidates if len(candidates) > 1 else ():
+        if name == "processes" and rates[best] > SLOW_RATE:
             continue
-        with contextlib.closing(_on_trial(name, runtime)) as executor:
+        with contextlib.closing(_candidate(name, runtime)) as executor:
             try:
                 rates[name] = client_steps_per_second(executor, tasks)
-            except ConfigError:  # a child of this program cannot differentiate
+            except ConfigError:  # autograd does not work in child processes of this program
                 continue
-        best = name if rates[name] > AHEAD * rates[best] else best
-        if steps < SHORT[runtime.context.device.type] * rates[best]:
+        best = name if rates[name] > MIN_SPEEDUP * rates[best] else best
+        if steps < SHORT_RUN[runtime.context.device.type] * rates[best]:
             break
-    told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
-    _LOG.info("executor %s (client-steps a second on trial: %s)", best, told)
+    listed = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+    _LOG.info("executor %s (client steps per second in a trial: %s)", best, listed)
     return best, rates
 
 
-def _on_trial(name: str, runtime: ClientRuntime) -> Executor:
+def _candidate(name: str, runtime: ClientRuntime) -> Executor:
     kind: Any = EXECUTORS[name]
     executor: Executor = kind(runtime, compiled=False) if runtime.context.device.type == "cuda" else kind(runtime)
     return executor
 
 
-def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: float = TRIED_SECONDS) -> float:
-    """As many rounds of the tasks as fit into the time, after one that sets everything up.  Clients keep nothing."""
+def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: float = TRIAL_SECONDS) -> float:
+    """Return the speed of an executor; the clients' state and the module are left unchanged.
+
+    Args:
+        executor: The executor.
+        tasks: Tasks to train, again and again.
+        seconds: Least duration of the measurement, after a first call that sets everything up.
+    """
     runtime = tasks[0][0]
-    before, module = (
-        {name: dict(values) for name, values in runtime.state.rows.items()},
-        copy.deepcopy(runtime.context.module.state_dict()),
-    )
+    rows = {name: dict(values) for name, values in runtime.state.rows.items()}
+    module = copy.deepcopy(runtime.context.module.state_dict())
     tasks = tasks[: executor.sample]
     done = 0
     with threads(runtime.context), arithmetic(runtime.context):
         executor.train_all(tasks)
-        _wait(runtime.context)
+        _synchronize(runtime.context)
         started = time.perf_counter()
         while not done or time.perf_counter() - started < seconds:
             executor.train_all(tasks)
-            _wait(runtime.context)
+            _synchronize(runtime.context)
             done += sum(job.steps for _, job in tasks)
         elapsed = time.perf_counter() - started
-    runtime.state.rows = before
+    runtime.state.rows = rows
     runtime.context.module.load_state_dict(module)
     return done / elapsed
 
 
-def _wait(context: TrainingContext) -> None:
+def _synchronize(context: TrainingContext) -> None:
     if context.device.type == "cuda":
         torch.cuda.synchronize(context.device)
 
 
 def trial(runtime: ClientRuntime, together: int, steps: int) -> list[Task]:
-    """Made-up jobs of the first clients."""
+    """Return tasks of the first clients, for a trial.
+
+    Args:
+        runtime: The client runtime of the run.
+        together: Number of tasks.
+        steps: Maximum number of local steps per task.
+    """
     x, extension = runtime.context.layout.read(runtime.context.module), runtime.server_extension()
     if extension is not None:
         extension.start(x, runtime.context.data.clients)
@@ -166,6 +183,6 @@ def _why_not_capturable(runtime: ClientRuntime) -> str | None:
     try:
         with contextlib.closing(Graphs(runtime, compiled=False)) as graphs:
             outcome = graphs.train_all(trial(runtime, 1, 1))[0]
-    except Exception as error:  # whatever the model, the capture or a kernel may raise
+    except Exception as error:  # the model, the capture or a kernel may raise anything
         return first_line(error)
     return str(outcome) if isinstance(outcome, DivergenceError) else None

@@ -1,8 +1,8 @@
-"""Stacks side by side on a CPU: a thread for each core, whose operations are not shared with others.
+"""Stacks trained in parallel on a CPU: one thread per core, each with its own stack.
 
-Threads that share an operation wait for each other at its end, by spinning: alone on the machine that is fast, but a
-second run beside it makes both of them up to fifty times slower.  Threads with a stack each wait for nobody.  They take
-turns with Python's own work, so this pays where operations are long (`worth`).
+Threads that share an operation wait for each other at its end by spinning. That is fast on an idle machine, but with a
+second run on the machine both become up to fifty times slower. Threads with one stack each do not wait for each other.
+They compete for Python's interpreter lock, so they pay off only if operations are long (`worker_count`).
 """
 
 from __future__ import annotations
@@ -16,26 +16,36 @@ import torch
 
 from offbeat.client.training import Plan, Trained, WorkItem
 
-# Multiplications of a stack's step, forwards.  Measured on two cores with one such stack on each: 5·10⁶ gain nothing,
-# 7·10⁶ a tenth (an MLP) to a half (a linear model).
-LONG = 7_000_000
+# Multiplications in the forward pass of a stack from which threads pay off. Measured on two cores with one stack each:
+# 5·10⁶ gain nothing, 7·10⁶ between 10 % (an MLP) and 50 % (a linear model).
+LONG_STEP = 7_000_000
 
 LocalWork = Callable[[Sequence[WorkItem], Plan], Iterable[Trained]]
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def worker_count(tasks: int, rows: int, multiplications: int) -> int:
-    """How many lanes, for so many tasks in stacks of so many rows, with so many multiplications a row and step."""
-    enough = max(1, -(-LONG // max(1, multiplications)))  # rows that make a step long
-    return max(1, min(cores(), tasks // enough)) if enough <= rows else 1
+    """Return the number of threads that pay off.
+
+    Args:
+        tasks: Number of tasks.
+        rows: Maximum number of tasks per stack.
+        multiplications: Multiplications per row and step.
+    """
+    long_enough = max(1, -(-LONG_STEP // max(1, multiplications)))  # rows that make a step long
+    return max(1, min(cores(), tasks // long_enough)) if long_enough <= rows else 1
 
 
 class StackThreads:
-    """As many threads as there are trainers; each stack is trained by one that is free."""
+    """Threads that train stacks in parallel.
+
+    Args:
+        trainers: One trainer per thread; a trainer must not be used by two threads at the same time.
+    """
 
     def __init__(self, trainers: Sequence[LocalWork]) -> None:
         self._free: SimpleQueue[LocalWork] = SimpleQueue()
@@ -43,9 +53,9 @@ class StackThreads:
             self._free.put(trainer)
         self._threads = ThreadPoolExecutor(len(trainers), initializer=torch.set_num_threads, initargs=(1,))
 
-    def train(self, orders: Iterable[tuple[Sequence[WorkItem], Plan]]) -> Iterator[list[Trained]]:
-        """The result of every order, in their order."""
-        futures = [self._threads.submit(self._train, *order) for order in orders]
+    def train(self, stacks: Iterable[tuple[Sequence[WorkItem], Plan]]) -> Iterator[list[Trained]]:
+        """Train the stacks and return their results in the same order."""
+        futures = [self._threads.submit(self._train, *stack) for stack in stacks]
         try:
             for future in futures:
                 yield future.result()
@@ -54,6 +64,7 @@ class StackThreads:
                 future.cancel()
 
     def close(self) -> None:
+        """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _train(self, items: Sequence[WorkItem], plan: Plan) -> list[Trained]:

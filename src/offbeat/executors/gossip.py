@@ -1,12 +1,12 @@
-"""Clients that talk to each other while they train: all models of the network in one stack (N, d).
+"""Gossip between clients during local training: all models of the network form one stack (N, d).
 
-In each local iteration some clients step, then all mix: X ← W X.  A round's jobs are trained together, since the
-network trains as one; every job must start from the same model.
+In each local iteration some clients take a step, then all mix: X ← W X. The jobs of a round are trained together,
+because the network trains as a whole; every job must start from the same model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,68 +18,82 @@ from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import rho
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import seeded_generators
+from offbeat.executors import gpu
 from offbeat.executors.base import Task, TrainingOutcome
-from offbeat.executors.gpu.program import Compiled, by_vector, gradient_of
 from offbeat.executors.vectorized import Vectorized
 from offbeat.messages import Job
 from offbeat.random import key, stream
 
-KEPT = ("peer_bytes", "rounds", "models", "moments", "taken", "consensus")  # in a checkpoint
+SAVED = ("peer_bytes", "rounds", "models", "moments", "taken", "consensus")  # attributes in a checkpoint
 ADAM = (0.9, 0.999, 1e-8)  # β₁, β₂, ε of DAdam's clients
 
 
 class Gossip(Vectorized):
-    def __init__(self, runtime: ClientRuntime, network: Network, seed: int) -> None:
+    """Trains the clients of a network that average their models with their neighbors.
+
+    Attributes:
+        matrix: The mixing matrix W of the whole network.
+        rho: ρ = ‖W − 11ᵀ/n‖₂ of the worst cluster, which is 0 for full averaging and 1 without mixing.
+        rounds: Rounds so far.
+        models: Models of all clients, for rules that do not restart from x; None before the first round.
+        moments: Adam's first and second moments of all clients.
+        taken: Local iterations so far.
+        consensus: Root mean square distance of the models from their mean, after the last round.
+
+    Args:
+        runtime: The client runtime of the run.
+        network: The network of the algorithm.
+        seed: Seed of the topology and of the sampling.
+        cohort: Number of clients that take steps in a round; all when left out. Matters for ρ where only these mix.
+    """
+
+    def __init__(self, runtime: ClientRuntime, network: Network, seed: int, cohort: int | None = None) -> None:
         super().__init__(runtime)
         context = runtime.context
         self.network, self.seed, self.clients = network, seed, context.data.clients
-        self.bulk = self.clients  # a round is one piece
+        self.bulk = self.clients  # a round is trained in one call
         self.groups = [
             np.array([i for i in range(self.clients) if network.cluster(i, self.clients) == k])
             for k in range(network.clusters)
         ]
         self.matrix = self._matrix(self.groups, seed)
         self._mixing, self._exchange = self.matrix.to(context.device), self._bytes(self.matrix)
-        self._fused: Compiled | None = None
+        self._compiled_gradient: Callable[..., tuple[Tensor, ...]] | None = None
         self.peer_bytes = 0
         self.rounds = 0
-        self.models: Tensor | None = None  # of rules that do not restart from x
+        self.models: Tensor | None = None
         self.moments: tuple[Tensor, Tensor] | None = None
-        self.taken = 0  # steps so far
-        self.consensus = 0.0  # root of the mean square distance of the models from their mean, after the last round
+        self.taken = 0
+        self.consensus = 0.0
+        self.rho = self._rho(self.clients if cohort is None else cohort)
 
-    def rho(self, stepping: int) -> float:
-        """How far the mixing is from full averaging, over the worst cluster; of the network that the `stepping` clients
-        of a round form where only these talk."""
+    def _rho(self, cohort: int) -> float:
         groups = [len(group) for group in self.groups]
-        sizes = [stepping // len(groups)] * len(groups) if self.network.adapted else groups
+        sizes = [cohort // len(groups)] * len(groups) if self.network.adapted else groups
         matrices = [self.network.topology.matrix(n, key(self.seed, k)) for k, n in enumerate(sizes)]
         return max(rho(w) for w in matrices) if self.network.mixes else 1.0
 
     @property
     def poolable(self) -> bool:
-        """A network trains alone."""
+        """Return False: a network cannot share a stack with other runs."""
         return False
 
     def metrics(self) -> dict[str, float]:
-        """Return the distance of the models from consensus."""
-        return {"consensus": self.consensus}
+        """Return ρ of the mixing matrix and the distance of the models from consensus."""
+        return {"rho": self.rho, "consensus": self.consensus}
 
-    def summary(self, cohort: int) -> dict[str, Any]:
-        """Return the bytes that clients exchanged and the spectral gap ρ of the mixing matrix."""
-        return super().summary(cohort) | {"rho": self.rho(cohort)}
-
-    def description(self, cohort: int) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """Return the network's nodes, edges and ρ."""
         matrix = self.matrix.numpy()
         edges = np.argwhere(np.triu(matrix + matrix.T, k=1) > 0)
-        return {"network": {"nodes": self.clients, "edges": edges.tolist(), "rho": self.rho(cohort)}}
+        return {"network": {"nodes": self.clients, "edges": edges.tolist(), "rho": self.rho}}
 
     def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+        """Train a round of the whole network."""
         jobs = [job for _, job in tasks]
         if not jobs:
             return []
-        assert all(runtime is self.runtime for runtime, _ in tasks), "a network trains alone"
+        assert all(runtime is self.runtime for runtime, _ in tasks), "a network cannot share a stack"
         assert len({job.version for job in jobs}) == 1, "a network trains in synchronous rounds"
         self.context.module.train()
         self.rounds += 1
@@ -89,8 +103,8 @@ class Gossip(Vectorized):
             models = self._iterate(models, x, jobs)
         if not self.network.restarts:
             self.models = models
-        apart = models - models.mean(dim=0)
-        self.consensus = float(apart.square().sum(dim=1).mean().sqrt())
+        distance = models - models.mean(dim=0)
+        self.consensus = float(distance.square().sum(dim=1).mean().sqrt())
         finite = torch.isfinite(models.sum(dim=1)).tolist()
         return [self._outcome(job, finite[job.client], models[job.client] - x) for job in jobs]
 
@@ -101,17 +115,19 @@ class Gossip(Vectorized):
         return update if self.network.restarts else replace(update, wire_bytes=0)
 
     def upload_bytes(self, job: Job) -> int:
+        """Return the size of an update; 0 for networks without a server."""
         return super().upload_bytes(job) if self.network.restarts else 0
 
     def download_bytes(self, job: Job) -> int:
+        """Return the size of a download; 0 for networks without a server."""
         return super().download_bytes(job) if self.network.restarts else 0
 
     def _iterate(self, models: Tensor, x: Tensor, jobs: Sequence[Job]) -> Tensor:
-        own = {job.client: job for job in jobs}
-        plans: dict[int, Any] = {}  # client → its batches, and how many it has used
+        by_client = {job.client: job for job in jobs}
+        plans: dict[int, Any] = {}  # client → its batches, their counts, and how many it has used
         for t in range(jobs[0].steps):
-            chosen = self._chosen(t, own)
-            batch, weight = self._batches(chosen, plans, own, jobs[0])
+            chosen = self._chosen(t, by_client)
+            batch, weight = self._batches(chosen, plans, by_client, jobs[0])
             index = torch.from_numpy(chosen).to(models.device)
             models[index] = self._step(models[index], x, batch, weight, index, jobs[0].rate)
             self.taken += 1
@@ -122,23 +138,25 @@ class Gossip(Vectorized):
                 self.peer_bytes += 4 * self.context.layout.dim * self.clients * (self.clients - 1)
         return models
 
-    def _chosen(self, t: int, own: dict[int, Job]) -> Any:
-        """S_r,t, in rising order: the reporting clients, or as many of every cluster drawn anew."""
+    def _chosen(self, t: int, by_client: dict[int, Job]) -> Any:
+        """Return S_r,t in ascending order: the clients that report, or a new sample of the same size per cluster."""
         if not self.network.resample:
-            return np.array(sorted(own))
+            return np.array(sorted(by_client))
         rng = stream(self.seed, "resample", self.rounds, t)
         drawn = []
         for group in self.groups:
-            count = sum(int(i) in own for i in group)
+            count = sum(int(i) in by_client for i in group)
             drawn.append(rng.choice(group, size=count, replace=False))
         return np.sort(np.concatenate(drawn))
 
-    def _batches(self, chosen: Any, plans: dict[int, Any], own: dict[int, Job], pattern: Job) -> tuple[Tensor, Tensor]:
-        """The next batch of every chosen client.  One that does not report draws from a seed of its own."""
+    def _batches(
+        self, chosen: Any, plans: dict[int, Any], by_client: dict[int, Job], pattern: Job
+    ) -> tuple[Tensor, Tensor]:
+        """Return the next batch of every chosen client; one that does not report has a separate seed."""
         rows = []
         for client in map(int, chosen):
             if client not in plans:
-                seed = own[client].seed if client in own else key(self.seed, "peer", client, self.rounds)
+                seed = by_client[client].seed if client in by_client else key(self.seed, "peer", client, self.rounds)
                 job = Job(0, client, pattern.version, pattern.x, pattern.steps, seed)
                 plans[client] = [*self.context.plan(job), 0]
             batches, counts, used = plans[client]
@@ -171,9 +189,9 @@ class Gossip(Vectorized):
     def _gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
         if not self.compiled:
             return self.stack.gradient(y, batch, weight)
-        self._fused = self._fused or Compiled(by_vector(self.stack.loss_of, self.context.layout), gradient_of)
-        g: Tensor = self._fused([y], batch, weight)[0]
-        return g
+        if self._compiled_gradient is None:
+            self._compiled_gradient = gpu.compiled_gradient(self.stack.loss_of, self.context.layout)
+        return self._compiled_gradient([y], batch, weight)[0]
 
     def _mix(self, models: Tensor, chosen: Any) -> Tensor:
         if not self.network.adapted:
@@ -185,7 +203,7 @@ class Gossip(Vectorized):
         return matrix.to(models) @ models
 
     def _matrix(self, groups: Sequence[Any], seed: int) -> Tensor:
-        """W for the whole network: the topology inside each group, everybody else alone."""
+        """Return W for the whole network: the topology within each group, and no mixing for all other clients."""
         w = np.eye(self.clients)
         for k, group in enumerate(groups):
             if len(group):
@@ -197,9 +215,11 @@ class Gossip(Vectorized):
         return 4 * self.context.layout.dim * edges
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {name: getattr(self, name) for name in KEPT}
+        """Return the clients' state and that of the network."""
+        return super().state_dict() | {name: getattr(self, name) for name in SAVED}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a checkpoint."""
         super().load_state_dict(state)
-        for name in KEPT:
+        for name in SAVED:
             setattr(self, name, state[name])

@@ -1,255 +1,252 @@
-"""Jobs spread over worker processes, one for each core and of one thread each: for models that gain nothing from being
-stacked, such as convolutions on a CPU.
+"""The `processes` executor: one worker process per core, each with one thread.
 
-Two threads share a small model's operations badly, and wait for each other when the machine has other work; two
-processes share nothing, and train two clients in the time of one.  The results are those of one process, bit for bit,
-whatever the number of workers.
+It suits models that gain nothing from stacking, such as convolutions on a CPU. Two threads share the operations of a
+small model badly, and wait for each other when the machine has other work. Two processes share nothing, and train two
+clients in the time of one. The results equal those of one process bit for bit, whatever the number of workers.
 
-What belongs to a run stays here: what its clients keep, its codec, its updates.  A worker has the model, the data and
-the rules since it was forked (`workers`), gets x and what comes beside it through shared memory (`shared`), and answers
-with Δ and what the rule sends and keeps.  A rule that the workers do not know yet makes them start anew.
+A worker inherits the model, the data and the client rules when it is forked (`workers`). It receives x and the
+auxiliary vectors through shared memory (`shared`). A client rule that the workers do not know restarts them.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from offbeat.client.context import TrainingContext
-from offbeat.client.rules import ClientRule, State
+from offbeat.client.rules import ClientRule
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Plan, WorkItem, train_job
-from offbeat.errors import ConfigError, OffbeatError
-from offbeat.executors.base import Executor, Task, TrainingOutcome, examples, outcome
+from offbeat.errors import ConfigError
+from offbeat.executors.base import Task, TrainingOutcome, outcome
 from offbeat.executors.cpu_threads import cores
+from offbeat.executors.pooled import Backend, PendingTask, Pooled, WorkerLost
 from offbeat.executors.shared import SharedSlab, SlabAllocator, TensorRef
-from offbeat.executors.workers import Serve, Worker
-from offbeat.messages import Job
+from offbeat.executors.workers import ForkedWorker, Handler
+from offbeat.messages import Job, parts
 
-AHEAD = 4  # jobs a worker that are worth training at once: enough to even out, few enough to end soon after Ctrl-C
-TRIES = 2
+JOBS_PER_WORKER = 4  # trained in one call: enough to balance the load, few enough to end soon after Ctrl-C
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What a worker is told."""
+class TrainRequest:
+    """A task as it is sent to a worker process.
 
-    rule: int  # its number among those that the worker knows
-    job: dict[str, Any]  # without its tensors
+    Attributes:
+        rule: Index of its client rule among those that the worker knows.
+        job: Fields of the job without its tensors.
+        x: The model to start from.
+        extra: The auxiliary vectors that came with the job.
+        client_state: The client's state.
+        slots: Slots for the tensors of the reply.
+        plan: Batches of the job.
+    """
+
+    rule: int
+    job: dict[str, Any]
     x: TensorRef
     extra: dict[str, TensorRef]
     client_state: dict[str, TensorRef]
-    cells: list[int | None]  # for what comes back
+    slots: list[int | None]
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of it."""
+class TrainReply:
+    """A trained task as it returns from a worker process: the fields of `Trained`."""
 
     finite: bool
     delta: TensorRef
-    sent: dict[str, TensorRef]
+    extra: dict[str, TensorRef]
     client_state: dict[str, TensorRef]
 
 
-@dataclass(slots=True)
-class PendingTask:
-    """A task on its way through a worker."""
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Shared memory that a pending task holds."""
 
-    place: int  # among all tasks
-    task: Task
-    tries: int = 0
-    lent: list[TensorRef] = field(default_factory=list)
-    cells: list[int | None] = field(default_factory=list)
-    answer: Answer | None = None
+    shared: list[TensorRef]  # with other tasks
+    slots: list[int | None]  # its own
 
 
-class Processes(Executor):
-    """Each job by the very function that `sequential` uses."""
+class ForkBackend(Backend[ForkedWorker, TrainReply]):
+    """Forked workers with shared memory.
+
+    Args:
+        context: Model, data and device of the workers.
+        size: Number of workers.
+    """
+
+    name = "worker processes"
+    attempts = 2
+
+    def __init__(self, context: TrainingContext, size: int) -> None:
+        self.context, self.size = context, size
+        self.workers: list[ForkedWorker] = []
+        self.rules: list[ClientRule] = []
+        self.allocator: SlabAllocator | None = None
+        self._memory: dict[PendingTask, _Memory] = {}
+        self._owner = os.getpid()
+        weakref.finalize(self, _kill_all, self.workers)
+
+    def close(self) -> None:
+        """End the workers and release the shared memory."""
+        _kill_all(self.workers)
+        self._memory.clear()
+        self.allocator = None
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Provide shared memory that suits the tasks; end workers that do not know all rules."""
+        for runtime, _ in tasks:
+            if runtime.context.rule not in self.rules:
+                self.close()
+                self.rules.append(runtime.context.rule)
+        if self._owner != os.getpid():  # this is a fork of the process to which workers and memory belong
+            self.close()
+            self._owner = os.getpid()
+        if self.allocator is None:
+            rules = [(runtime.context.rule, job) for runtime, job in tasks]
+            tensors = max(2 + len(job.extra) + len(rule.sends) + 2 * len(rule.client_state) for rule, job in rules)
+            # Twice, because a worker gets its next task before the reply to the last one is decoded.
+            slab = SharedSlab(2 * self.size * tensors, max(job.x.nbytes for _, job in tasks))
+            self.allocator = SlabAllocator(slab)
+        for worker in [worker for worker in self.workers if not worker.alive()]:
+            self._discard(worker)
+
+    def idle_worker(self, pending: PendingTask, outstanding: int) -> ForkedWorker | None:
+        """Return an idle worker; fork one while there are fewer than `size`."""
+        worker = next((worker for worker in self.workers if worker.idle), None)
+        if worker is None and len(self.workers) < self.size:
+            worker = ForkedWorker(self._handler())
+            self.workers.append(worker)
+        return worker
+
+    def _handler(self) -> Handler:
+        assert self.allocator is not None
+        context, rules, slab = self.context, self.rules, self.allocator.slab
+        context.module.train()
+        return lambda request: _handle(context, rules, slab, request)
+
+    def submit(self, worker: ForkedWorker, pending: PendingTask) -> WorkerLost | None:
+        """Copy the tensors of a task into shared memory and send the rest through the worker's pipe."""
+        return None if worker.send(self._request(pending)) else self._discard(worker)
+
+    def _request(self, pending: PendingTask) -> TrainRequest:
+        assert self.allocator is not None
+        allocator, ((runtime, job),) = self.allocator, pending.tasks
+        item = runtime.item(job)
+        x, extra = allocator.share(job.x), {name: allocator.share(value) for name, value in job.extra.items()}
+        replied = 1 + len(item.rule.sends) + len(item.rule.client_state)
+        slots = [allocator.allocate() for _ in range(len(item.client_state) + replied)]
+        self._memory[pending] = _Memory([x, *extra.values()], slots)
+        put = allocator.slab.put
+        return TrainRequest(
+            rule=self.rules.index(item.rule),
+            job={name: value for name, value in parts(job).items() if name not in ("x", "extra")},
+            x=x,
+            extra=extra,
+            client_state={n: put(v, slot) for (n, v), slot in zip(item.client_state.items(), slots, strict=False)},
+            slots=slots[len(item.client_state) :],
+            plan=runtime.context.plan(job),
+        )
+
+    def replies(self) -> Iterator[tuple[ForkedWorker, TrainReply | WorkerLost]]:
+        """Wait for the first reply and return those that are there by then."""
+        busy = [worker for worker in self.workers if not worker.idle]
+        ready = wait([worker.channel for worker in busy])
+        for worker in [worker for worker in busy if worker.channel in ready]:
+            try:
+                reply: TrainReply | WorkerLost = worker.receive()
+            except EOFError:
+                reply = self._discard(worker)
+            yield worker, reply
+
+    def outcomes(self, pending: PendingTask, reply: TrainReply) -> list[TrainingOutcome]:
+        """Copy the tensors of a reply out of the shared memory."""
+        assert self.allocator is not None
+        copy = self.allocator.slab.copy
+        extra, client_state = (
+            {name: copy(ref) for name, ref in refs.items()} for refs in (reply.extra, reply.client_state)
+        )
+        (task,) = pending.tasks
+        trained = outcome(task, reply.finite, copy(reply.delta), extra, client_state)
+        self.release(pending)
+        return [trained]
+
+    def release(self, pending: PendingTask) -> None:
+        """Free the shared memory of a task."""
+        assert self.allocator is not None
+        memory = self._memory.pop(pending)
+        for ref in memory.shared:
+            self.allocator.unshare(ref)
+        for slot in memory.slots:
+            self.allocator.free(slot)
+
+    def finish(self, tasks: Sequence[Task]) -> None:
+        """Free the memory of models that no task reads."""
+        assert self.allocator is not None
+        self.allocator.evict_unread()
+
+    def _discard(self, worker: ForkedWorker) -> WorkerLost:
+        worker.kill()
+        self.workers.remove(worker)
+        return WorkerLost(
+            f"the process ended with status {worker.exitcode}. Status -9 usually means a lack of memory: use fewer "
+            "cores (taskset) or executor = 'sequential'."
+        )
+
+
+class Processes(Pooled):
+    """Trains each job in a worker process with the function that `sequential` uses.
+
+    Args:
+        runtime: The client runtime of the run.
+    """
+
+    backend: ForkBackend
 
     def __init__(self, runtime: ClientRuntime) -> None:
-        super().__init__(runtime)
         context = runtime.context
         if context.device.type != "cpu":
             raise ConfigError("'processes' spreads jobs over the cores of a CPU; on a GPU use 'auto'.", key="executor")
         if not hasattr(os, "sched_getaffinity"):
             raise ConfigError("'processes' needs Linux; use 'sequential'.", key="executor")
-        self.most = cores()
-        self.bulk = self.sample = min(self.bulk, AHEAD * self.most)
-        self._rules: list[ClientRule] = []
-        self._workers: list[Worker] = []
-        self._busy: dict[Worker, PendingTask] = {}
-        self._shelf: SlabAllocator | None = None
-        self._owner = os.getpid()
-        weakref.finalize(self, _end, self._workers)
-
-    def close(self) -> None:
-        """End the workers; the next job starts others."""
-        _end(self._workers)
-        self._busy.clear()
-        self._shelf = None
+        super().__init__(runtime, ForkBackend(context, cores()))
+        self.bulk = self.sample = min(self.bulk, JOBS_PER_WORKER * self.backend.size)
 
     def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
-        if not tasks:
-            return []
+        """Distribute the tasks over the workers; meanwhile this process uses one thread, since the cores are taken."""
         before = torch.get_num_threads()
-        torch.set_num_threads(1)  # the cores are taken
+        torch.set_num_threads(1)
         try:
-            self._prepare(tasks)
-            return self._train(tasks)
-        except BaseException:  # what the workers are at is nobody's any more
-            self.close()
-            raise
+            return super().train_all(tasks)
         finally:
             torch.set_num_threads(before)
 
-    def _prepare(self, tasks: Sequence[Task]) -> None:
-        """Provide shared memory and workers that suit the tasks."""
-        for runtime, _ in tasks:
-            if runtime.context.rule not in self._rules:
-                self.close()
-                self._rules.append(runtime.context.rule)
-        if self._owner != os.getpid():  # forked by the user with workers and memory that are the parent's
-            self.close()
-            self._owner = os.getpid()
-        if self._shelf is None:
-            rules = [(runtime.context.rule, job) for runtime, job in tasks]
-            tensors = max(2 + len(job.extra) + len(r.sends) + 2 * len(r.keeps) for r, job in rules)
-            # Twice: a worker gets its next job before the answer to the last has been read.
-            self._shelf = SlabAllocator(SharedSlab(2 * self.most * tensors, max(job.x.nbytes for _, job in tasks)))
-        for worker in [worker for worker in self._workers if not worker.alive()]:
-            self._discard(worker)
 
-    def _train(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
-        """Longest first, and whoever is free takes the next: then all are done at about the same time."""
-        errands = [PendingTask(place, task) for place, task in enumerate(tasks)]
-        waiting = deque(sorted(errands, key=lambda errand: -examples([errand.task])))
-        outcomes: dict[int, TrainingOutcome] = {}
-        while waiting or self._busy:
-            self._feed(waiting)
-            answered = list(self._collect(waiting))
-            self._feed(waiting)  # before the answers are read, which takes its time
-            for errand in answered:
-                outcomes[errand.place] = self._outcome(errand)
-        assert self._shelf is not None
-        self._shelf.clear()
-        return [outcomes[place] for place in range(len(tasks))]
-
-    def _feed(self, waiting: deque[PendingTask]) -> None:
-        """Give every idle worker a job, and start workers while there are cores without one."""
-        while waiting and len(self._busy) < self.most:
-            worker = next((worker for worker in self._workers if worker not in self._busy), None)
-            if worker is None:
-                worker = Worker(self._serve())
-                self._workers.append(worker)
-            errand = waiting.popleft()
-            if worker.send(self._order(errand)):
-                self._busy[worker] = errand
-            else:
-                self._again(worker, errand, waiting)
-
-    def _serve(self) -> Serve:
-        assert self._shelf is not None
-        context, rules, cells = self.context, self._rules, self._shelf.cells
-        context.module.train()
-        return lambda order: _trained(context, rules, cells, order)
-
-    def _collect(self, waiting: deque[PendingTask]) -> Iterator[PendingTask]:
-        """Wait for answers; what a worker had that has died waits again."""
-        ready = wait([worker.channel for worker in self._busy])
-        for worker in [worker for worker in self._busy if worker.channel in ready]:
-            errand = self._busy.pop(worker)
-            try:
-                errand.answer = worker.receive()
-            except EOFError:
-                self._again(worker, errand, waiting)
-                continue
-            yield errand
-
-    def _order(self, errand: PendingTask) -> Order:
-        assert self._shelf is not None
-        item, shelf, job = errand.task[0].item(errand.task[1]), self._shelf, errand.task[1]
-        x, extra = shelf.lend(job.x), {name: shelf.lend(value) for name, value in job.extra.items()}
-        cells = [shelf.take() for _ in range(len(item.client_state) + 1 + len(item.rule.sends) + len(item.rule.keeps))]
-        errand.lent, errand.cells = [x, *extra.values()], cells
-        return Order(
-            rule=self._rules.index(item.rule),
-            job={f.name: getattr(job, f.name) for f in fields(job) if f.name not in ("x", "extra")},
-            x=x,
-            extra=extra,
-            client_state={
-                n: shelf.cells.put(v, cell) for (n, v), cell in zip(item.client_state.items(), cells, strict=False)
-            },
-            cells=cells[len(item.client_state) :],
-            plan=errand.task[0].context.plan(job),
-        )
-
-    def _outcome(self, errand: PendingTask) -> TrainingOutcome:
-        assert self._shelf is not None
-        assert errand.answer is not None
-        copy, answer = self._shelf.cells.copy, errand.answer
-        sent, kept = ({name: copy(p) for name, p in part.items()} for part in (answer.sent, answer.client_state))
-        came = outcome(errand.task, answer.finite, copy(answer.delta), sent, kept)
-        self._return(errand)
-        return came
-
-    def _return(self, errand: PendingTask) -> None:
-        """The errand needs its memory no more."""
-        assert self._shelf is not None
-        for parcel in errand.lent:
-            self._shelf.back(parcel)
-        for cell in errand.cells:
-            self._shelf.give(cell)
-
-    def _again(self, worker: Worker, errand: PendingTask, waiting: deque[PendingTask]) -> None:
-        """A worker has died: try its job once more, with another one."""
-        self._discard(worker)
-        self._return(errand)
-        errand.tries += 1
-        if errand.tries >= TRIES:
-            _, job = errand.task
-            raise OffbeatError(
-                f"a worker process has ended with status {worker.exitcode} while it trained client {job.client} from "
-                f"version {job.version}, and so had one before it.  -9 is usually a lack of memory: then use fewer "
-                "cores (taskset), or executor = 'sequential'."
-            )
-        waiting.appendleft(errand)
-
-    def _discard(self, worker: Worker) -> None:
-        worker.kill()
-        self._workers.remove(worker)
-
-
-def _trained(context: TrainingContext, rules: Sequence[ClientRule], cells: SharedSlab, order: Order) -> Answer:
-    """In the worker: from an order to its answer."""
-    view = cells.view
-    job = Job(**order.job, x=view(order.x), extra={name: view(parcel) for name, parcel in order.extra.items()})
-    item = WorkItem(rules[order.rule], job, {name: view(parcel) for name, parcel in order.client_state.items()})
-    return _answer(cells, order.cells, *train_job(context, item, order.plan))
-
-
-def _answer(
-    cells: SharedSlab, room: Sequence[int | None], finite: bool, delta: Tensor, sent: State, kept: State
-) -> Answer:
-    free = iter(room)
-    return Answer(
+def _handle(
+    context: TrainingContext, rules: Sequence[ClientRule], slab: SharedSlab, request: TrainRequest
+) -> TrainReply:
+    """Train a request; runs in the worker."""
+    job = Job(**request.job, x=slab.view(request.x), extra={n: slab.view(ref) for n, ref in request.extra.items()})
+    state = {name: slab.view(ref) for name, ref in request.client_state.items()}
+    finite, delta, extra, client_state = train_job(context, WorkItem(rules[request.rule], job, state), request.plan)
+    slots = iter(request.slots)
+    return TrainReply(
         finite,
-        cells.put(delta, next(free, None)),
-        {name: cells.put(value, next(free, None)) for name, value in sent.items()},
-        {name: cells.put(value, next(free, None)) for name, value in kept.items()},
+        slab.put(delta, next(slots, None)),
+        {name: slab.put(value, next(slots, None)) for name, value in extra.items()},
+        {name: slab.put(value, next(slots, None)) for name, value in client_state.items()},
     )
 
 
-def _end(workers: list[Worker]) -> None:
+def _kill_all(workers: list[ForkedWorker]) -> None:
     for worker in workers:
         worker.kill()
     workers.clear()

@@ -11,7 +11,11 @@ from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
 
 
 class Sequential(Executor):
-    """Trains jobs one by one; runs whatever a user brings."""
+    """Trains jobs one by one; runs any model.
+
+    Args:
+        runtime: The client runtime of the run.
+    """
 
     def __init__(self, runtime: ClientRuntime) -> None:
         super().__init__(runtime)
@@ -27,7 +31,7 @@ class Sequential(Executor):
 
 
 def one_by_one(context: TrainingContext, items: Sequence[WorkItem], plan: Plan) -> Iterator[Trained]:
-    """Train several jobs whose plan is joint (most steps, n, B)."""
+    """Train several jobs with a joint plan (most steps, n, B) and yield their results."""
     batches, counts = plan
     for i, item in enumerate(items):
         yield train_job(context, item, (batches[: item.job.steps, i], counts[: item.job.steps, i]))

@@ -1,4 +1,4 @@
-"""Tensors in memory that a process and its children see together."""
+"""Tensors in memory that a process shares with its children."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from offbeat.vectors import empty_hugepages_like
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor lies."""
+class SlotRef:
+    """A tensor that lies in a slot of a `SharedSlab`."""
 
-    cell: int
+    slot: int
     dtype: torch.dtype
     shape: torch.Size
 
 
-TensorRef = Place | Tensor  # what a message says of a tensor; one that finds no cell travels itself
+TensorRef = SlotRef | Tensor  # a tensor as a message refers to it; without a slot it is part of the message
 
 
 class SharedSlab:
-    """Equal pieces of one anonymous mapping, made before the children are.
+    """Slots of equal size in one anonymous mapping, created before the children.
 
-    It has no name, so nothing is left behind however the processes end, and the limit on /dev/shm (64 MB in many
-    containers) does not apply.  Pages that are never written take no memory.
+    The mapping has no name, so nothing is left behind however the processes end, and the limit of /dev/shm (64 MB in
+    many containers) does not apply. Pages that are never written take no memory.
+
+    Args:
+        count: Number of slots.
+        size: Bytes per slot, rounded up to whole pages.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -37,81 +41,82 @@ class SharedSlab:
         memory = mmap.mmap(-1, count * self.size)
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8).view(count, self.size)
 
-    def put(self, tensor: Tensor, cell: int | None) -> TensorRef:
-        """Copy a tensor into a cell."""
-        if cell is None or tensor.nbytes > self.size:
+    def put(self, tensor: Tensor, slot: int | None) -> TensorRef:
+        """Copy a tensor into a slot and return a reference; without a slot that fits, return the tensor itself."""
+        if slot is None or tensor.nbytes > self.size:
             return tensor.detach()
-        place = Place(cell, tensor.dtype, tensor.shape)
-        self.view(place).copy_(tensor.detach())
-        return place
+        ref = SlotRef(slot, tensor.dtype, tensor.shape)
+        self.view(ref).copy_(tensor.detach())
+        return ref
 
-    def view(self, parcel: TensorRef) -> Tensor:
-        """The tensor where it lies: good for as long as nobody else uses the cell."""
-        if isinstance(parcel, Tensor):
-            return parcel
-        size = math.prod(parcel.shape) * parcel.dtype.itemsize
-        return self._bytes[parcel.cell, :size].view(parcel.dtype).view(parcel.shape)
+    def view(self, ref: TensorRef) -> Tensor:
+        """Return the tensor in place, valid until its slot is used again."""
+        if isinstance(ref, Tensor):
+            return ref
+        size = math.prod(ref.shape) * ref.dtype.itemsize
+        return self._bytes[ref.slot, :size].view(ref.dtype).view(ref.shape)
 
-    def copy(self, parcel: TensorRef) -> Tensor:
-        """The tensor in memory of its own."""
-        if isinstance(parcel, Tensor):
-            return parcel
-        lying = self.view(parcel)
-        return empty_hugepages_like(lying).copy_(lying)
+    def copy(self, ref: TensorRef) -> Tensor:
+        """Return the tensor in private memory."""
+        if isinstance(ref, Tensor):
+            return ref
+        shared = self.view(ref)
+        return empty_hugepages_like(shared).copy_(shared)
 
 
 @dataclass(slots=True)
-class _Loan:
-    tensor: Tensor  # held, so that no other gets its identity
+class _SharedTensor:
+    tensor: Tensor  # kept alive, so that no other tensor gets its identity
     readers: int = 0
 
 
 class SlabAllocator:
-    """The parent's book of the cells: which are free, and which hold a tensor that several jobs read.
+    """Tracks which slots are free and which hold a tensor that several jobs read; used by the parent only.
 
-    A tensor that nobody reads any more stays until its cell is needed: the next job may start from the same version.
+    A tensor without readers stays until its slot is needed, since the next job may start from the same version.
     """
 
-    def __init__(self, cells: SharedSlab) -> None:
-        self.cells = cells
-        self._free = list(range(cells.count))
-        self._loans: dict[int, _Loan] = {}  # by cell
-        self._places: dict[int, Place] = {}  # by the tensor's identity
+    def __init__(self, slab: SharedSlab) -> None:
+        self.slab = slab
+        self._free = list(range(slab.count))
+        self._shared: dict[int, _SharedTensor] = {}  # by slot
+        self._refs: dict[int, SlotRef] = {}  # by the tensor's identity
 
-    def take(self) -> int | None:
-        """A cell to write into; None when all are in use."""
+    def allocate(self) -> int | None:
+        """Return a slot to write to; None when all are in use."""
         if not self._free:
-            self._drop(next((cell for cell, loan in self._loans.items() if not loan.readers), None))
+            self._evict(next((slot for slot, shared in self._shared.items() if not shared.readers), None))
         return self._free.pop() if self._free else None
 
-    def give(self, cell: int | None) -> None:
-        if cell is not None:
-            self._free.append(cell)
+    def free(self, slot: int | None) -> None:
+        """Return a slot that `allocate` gave out."""
+        if slot is not None:
+            self._free.append(slot)
 
-    def lend(self, tensor: Tensor) -> TensorRef:
-        """The tensor for one more reader, copied when it is the first."""
-        if id(tensor) not in self._places:
-            cell = self.take()
-            parcel = self.cells.put(tensor, cell)
-            if isinstance(parcel, Tensor):
-                self.give(cell)
-                return parcel
-            self._places[id(tensor)], self._loans[parcel.cell] = parcel, _Loan(tensor)
-        place = self._places[id(tensor)]
-        self._loans[place.cell].readers += 1
-        return place
+    def share(self, tensor: Tensor) -> TensorRef:
+        """Add a reader of the tensor; the first one copies it into a slot."""
+        if id(tensor) not in self._refs:
+            slot = self.allocate()
+            ref = self.slab.put(tensor, slot)
+            if isinstance(ref, Tensor):
+                self.free(slot)
+                return ref
+            self._refs[id(tensor)], self._shared[ref.slot] = ref, _SharedTensor(tensor)
+        shared = self._refs[id(tensor)]
+        self._shared[shared.slot].readers += 1
+        return shared
 
-    def back(self, parcel: TensorRef) -> None:
-        """One reader less."""
-        if isinstance(parcel, Place):
-            self._loans[parcel.cell].readers -= 1
+    def unshare(self, ref: TensorRef) -> None:
+        """Remove a reader."""
+        if isinstance(ref, SlotRef):
+            self._shared[ref.slot].readers -= 1
 
-    def clear(self) -> None:
-        """Forget what nobody reads: a version that the run has left behind must not stay in memory."""
-        for cell in [cell for cell, loan in self._loans.items() if not loan.readers]:
-            self._drop(cell)
+    def evict_unread(self) -> None:
+        """Drop all tensors without readers, so that models of past versions do not stay in memory."""
+        for slot in [slot for slot, shared in self._shared.items() if not shared.readers]:
+            self._evict(slot)
 
-    def _drop(self, cell: int | None) -> None:
-        if cell is not None:
-            del self._places[id(self._loans.pop(cell).tensor)]
-            self._free.append(cell)
+    def _evict(self, slot: int | None) -> None:
+        if slot is not None:
+            del self._refs[id(self._shared.pop(slot).tensor)]
+            self._free.append(slot)

@@ -1,8 +1,8 @@
-"""One module for many models: its layers take stacked parameters (n, …) and batches of all clients in a row (n·B, …).
+"""One module for many models: layers take stacked parameters (n, …) and the concatenated batches of clients (n·B, …).
 
-Whatever has no parameters (activations, pooling, a residual sum) treats the first dimension as a batch and needs no
-change.  The few kinds of layers that have some get a stacked form here, made of batched matrix products and grouped
-convolutions.  That is the same mathematics as `torch.vmap` without its interpreter, and a plain program to compile.
+Operations without parameters (activations, pooling, a residual sum) treat the first dimension as a batch and need no
+change. The few kinds of layers with parameters get a stacked form here, made of batched matrix products and grouped
+convolutions. This is the mathematics of `torch.vmap` without its interpreter, and an ordinary program to compile.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from torch.nn.functional import conv2d, cross_entropy, group_norm, layer_norm
 
 from offbeat.client.context import TrainingContext
 from offbeat.client.local_step import GradientFactors
-from offbeat.executors.gpu import convolution, pooling
-from offbeat.executors.gpu import normalization as normalization
-from offbeat.executors.gpu import triton_support as triton_support
+from offbeat.executors import gpu
 
 
 class Stack:
-    """The losses of a stack of models (n, d), each on its own row of a batch (n, B)."""
+    """Computes losses and gradients of a stack of models (n, d), each on its own row of a batch (n, B).
+
+    Args:
+        context: Model, data and device.
+    """
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
-        triton_support.detect_triton(context.device)
+        gpu.detect_triton(context.device)
         self.images = context.device.type == "cuda" and len(context.data.dataset.shape) == 3
         self.factors = GradientFactors() if context.device.type == "cpu" else None
-        twin = stacked(context.module, self.factors)
-        self._twin = twin if twin is not None and self._agrees(twin) else None
+        module = stacked(context.module, self.factors)
+        self._stacked = module if module is not None and self._agrees(module) else None
 
         def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
             outputs: Tensor = functional_call(context.module, parameters, (x,))
@@ -43,14 +45,20 @@ class Stack:
     @functools.cached_property
     def independent(self) -> bool:
         """Whether another stack of the same model can be trained at the same time."""
-        return self._twin is not None and not draws(self.context)
+        return self._stacked is not None and not is_random(self.context)
 
     def loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
-        """Σ over the rows of each one's weighted mean loss."""
+        """Return the sum of the rows' weighted mean losses.
+
+        Args:
+            y: Models (n, d).
+            batch: Indices of the examples (n, B).
+            weight: Weights of the examples (n, B).
+        """
         return self.loss_of(self.context.layout.unflatten(y), batch, weight)
 
     def loss_of(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
-        """The same for models that lie parameter by parameter, (n, …) each."""
+        """Return the sum of the rows' weighted mean losses, for models that are given as parameters (n, …)."""
         context = self.context
         inputs = context.inputs(batch)
         with context.autocast():
@@ -61,47 +69,50 @@ class Stack:
         return losses.dot(weight.flatten())
 
     def gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
-        """(n, d): no row's loss depends on another row, so the gradient of the sum is the stack of the gradients."""
+        """Return the gradients (n, d).
+
+        No row's loss depends on another row, so the gradient of the sum is the stack of the gradients.
+        """
         y = y.detach().requires_grad_()
         (g,) = torch.autograd.grad(self.loss(y, batch, weight), y)
         return g
 
     def _forward(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        if self._twin is None:
+        if self._stacked is None:
             return self._vmapped(parameters, inputs)
         merged = inputs.flatten(0, 1)
         if self.images:
             merged = merged.contiguous(memory_format=torch.channels_last)
-        outputs: Tensor = functional_call(self._twin, parameters, (merged,))
+        outputs: Tensor = functional_call(self._stacked, parameters, (merged,))
         return outputs.view(*inputs.shape[:2], -1)
 
     @torch.no_grad()
-    def _agrees(self, twin: nn.Module) -> bool:
-        """Whether the stacked module computes what the module does; one that looks at its batch's size may not."""
+    def _agrees(self, module: nn.Module) -> bool:
+        """Return whether a stacked module computes the same as the model; if it uses its batch size, it may not."""
         context = self.context
         x = context.layout.read(context.module)
         y = torch.stack([x, 0.9 * x, 1.1 * x])
         inputs = context.data.dataset.prepare(
             context.x[torch.arange(6, device=context.device).remainder(len(context.x)).view(3, 2)]
         )
-        modes = context.module.training, twin.training
-        context.module.eval(), twin.eval()
+        modes = context.module.training, module.training
+        context.module.eval(), module.eval()
         try:
-            together = functional_call(twin, context.layout.unflatten(y), (inputs.flatten(0, 1),)).view(3, 2, -1)
-            alone = [
+            found = functional_call(module, context.layout.unflatten(y), (inputs.flatten(0, 1),)).view(3, 2, -1)
+            single = [
                 functional_call(context.module, context.layout.unflatten(row), (inputs[i],)) for i, row in enumerate(y)
             ]
-            expected = torch.stack(alone)
-            return bool((together - expected).norm() <= 0.03 * expected.norm())  # in TF32, through many layers
-        except Exception:  # whatever the model or a kernel may raise
+            expected = torch.stack(single)
+            return bool((found - expected).norm() <= 0.03 * expected.norm())  # rounding of TF32 through many layers
+        except Exception:  # the model or a kernel may raise anything
             return False
         finally:
-            context.module.train(modes[0]), twin.train(modes[1])
+            context.module.train(modes[0]), module.train(modes[1])
 
 
 @torch.no_grad()
-def draws(context: TrainingContext) -> bool:
-    """Whether the model draws random numbers in training, which all threads take from one generator."""
+def is_random(context: TrainingContext) -> bool:
+    """Return whether the model draws random numbers in training; all threads share one generator."""
     module = copy.deepcopy(context.module).train()
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         before = torch.get_rng_state()
@@ -110,20 +121,25 @@ def draws(context: TrainingContext) -> bool:
 
 
 def stacked(module: nn.Module, factors: GradientFactors | None) -> nn.Module | None:
-    """A copy that is to be called with stacked parameters by `functional_call`; None where a layer is not known."""
+    """Return a copy of a module for `functional_call` with stacked parameters; None if it has other kinds of layers.
+
+    Args:
+        module: The module of a single model.
+        factors: Where linear layers leave the factors of their gradients; None to compute the gradients.
+    """
     owners = [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
     if not all(type(m) in _STACKED and _plain(m) for m in owners):
         return None
-    twin = copy.deepcopy(module)
-    for layer in list(twin.modules()):
+    result = copy.deepcopy(module)
+    for layer in list(result.modules()):
         if type(layer) in _STACKED:
             layer.__class__ = _STACKED[type(layer)]
             layer.factors = factors  # type: ignore[assignment]
-    return twin
+    return result
 
 
 def _plain(layer: nn.Module) -> bool:
-    """Whether the layer is used as the stacked forms expect it."""
+    """Return whether a layer has only options that its stacked form supports."""
     if isinstance(layer, nn.Conv2d):
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     if isinstance(layer, nn.Embedding):
@@ -143,7 +159,7 @@ class _Linear(nn.Linear):
 
 
 def _product(rows: Tensor, weight: Tensor, factors: GradientFactors | None) -> Tensor:
-    """rows·weightᵀ of every client, in low precision where that is asked for."""
+    """Return rows·weightᵀ per client, in low precision under autocast."""
     if torch.is_autocast_enabled(rows.device.type):
         low = torch.get_autocast_dtype(rows.device.type)
         weight, rows = weight.to(low), rows.to(low)
@@ -152,7 +168,7 @@ def _product(rows: Tensor, weight: Tensor, factors: GradientFactors | None) -> T
 
 
 class _Product(torch.autograd.Function):
-    """Left to autograd, the weight's gradient would come transposed."""
+    """Matrix products whose gradient by the weight is contiguous; autograd's own would be transposed."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
@@ -162,11 +178,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
         rows, weight = ctx.saved_tensors
-        return _by_rows(ctx, g, weight), torch.bmm(g.transpose(1, 2), rows)
+        return _rows_gradient(ctx, g, weight), torch.bmm(g.transpose(1, 2), rows)
 
 
 class _Factored(torch.autograd.Function):
-    """The same, but the weight's gradient is left to whoever wants its factors."""
+    """Matrix products that offer the factors of the weight's gradient, and compute it only if they are not taken."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, factors: GradientFactors) -> Tensor:
@@ -177,10 +193,10 @@ class _Factored(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         rows, weight = ctx.saved_tensors
         taken = ctx.factors.take(weight, g, rows)
-        return _by_rows(ctx, g, weight), None if taken else torch.bmm(g.transpose(1, 2), rows), None
+        return _rows_gradient(ctx, g, weight), None if taken else torch.bmm(g.transpose(1, 2), rows), None
 
 
-def _by_rows(ctx: Any, g: Tensor, weight: Tensor) -> Tensor | None:
+def _rows_gradient(ctx: Any, g: Tensor, weight: Tensor) -> Tensor | None:
     return torch.bmm(g, weight) if ctx.needs_input_grad[0] else None
 
 
@@ -193,23 +209,24 @@ class _Conv2d(nn.Conv2d):
     def products(self, x: Tensor) -> Tensor:
         if self._tiles(*x.shape[2:]):
             return self._patches(x)
-        if convolution.suits(x, self.weight, self.stride, self.padding, self.dilation, self.groups):
-            return convolution.stacked_conv2d(x, self.weight, self.stride[0], self.padding, self.groups)
+        y = gpu.conv2d(x, self.weight, self.stride, self.padding, self.dilation, self.groups)
+        if y is not None:
+            return y
         if self.kernel_size == (1, 1) and set(self.padding) == {0} and self.groups == 1:
             return self._patches(x[:, :, :: self.stride[0], :: self.stride[1]])
         n, out = self.weight.shape[:2]
         batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
-        side = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
-        y = conv2d(side, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
+        grouped = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
+        y = conv2d(grouped, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
         return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])
 
     def _tiles(self, height: int, width: int) -> bool:
-        """Whether the kernel goes over the image like a tile over a floor, as those of patches do."""
+        """Return whether the kernel tiles the image without overlap or remainder, as in a patch embedding."""
         (kh, kw), plain = self.kernel_size, self.groups == 1 and set(self.dilation) == {1} and set(self.padding) == {0}
         return plain and self.stride == (kh, kw) and height % kh == 0 and width % kw == 0
 
     def _patches(self, x: Tensor) -> Tensor:
-        """One matrix product for each client; images come out channels-last."""
+        """Convolve with one matrix product per client; the output is channels-last."""
         n, out, channels, kh, kw = self.weight.shape
         images, _, height, width = x.shape
         tiles = x.reshape(images, channels, height // kh, kh, width // kw, kw).permute(0, 2, 4, 1, 3, 5)
@@ -223,39 +240,40 @@ class _Conv2d(nn.Conv2d):
 
 
 class _Sequential(nn.Sequential):
-    """Does some layers that follow each other in one.
+    """Fuses some sequences of layers.
 
-    The bias of a convolution is added and what is below zero cut off after a max-pooling, not before it.  Both keep the
-    order of numbers, so the result is the same to the last bit, and there is less to do.
+    The bias of a convolution and the ReLU are applied after a max-pooling instead of before it. Both preserve the order
+    of numbers, so the result is the same to the last bit, and there is less to compute.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         layers = list(self)
         while layers:
-            conv, *layers = layers
-            follow = [type(layer) for layer in layers[:2]]
-            if isinstance(conv, _GroupNorm) and follow[:1] == [nn.ReLU]:
-                x, layers = conv.cut(x), layers[1:]
-            elif isinstance(conv, _Conv2d) and follow == [nn.ReLU, nn.MaxPool2d]:
+            layer, *layers = layers
+            following = [type(other) for other in layers[:2]]
+            if isinstance(layer, _GroupNorm) and following[:1] == [nn.ReLU]:
+                x, layers = layer.normalize(x), layers[1:]
+            elif isinstance(layer, _Conv2d) and following == [nn.ReLU, nn.MaxPool2d]:
                 relu, pool, *layers = layers
-                x = conv.products(x)
-                if conv.bias is not None and pooling.suits(x, pool):
-                    x = pooling.pooled(x, conv.bias)
-                else:
-                    x = relu(conv.biased(pool(x)))
+                assert isinstance(pool, nn.MaxPool2d)
+                x = layer.products(x)
+                y = gpu.bias_relu_max_pool(x, layer.bias, pool) if layer.bias is not None else None
+                x = relu(layer.biased(pool(x))) if y is None else y
             else:
-                x = conv(x)
+                x = layer(x)
         return x
 
 
 class _GroupNorm(nn.GroupNorm):
     def forward(self, x: Tensor) -> Tensor:
-        return self.cut(x, relu=False)
+        return self.normalize(x, relu=False)
 
-    def cut(self, x: Tensor, relu: bool = True) -> Tensor:
-        """With a ReLU behind it, or without."""
-        if self.affine and normalization.suits(x, self.num_groups):
-            return normalization.normalised(x, self.weight, self.bias, self.num_groups, self.eps, relu)
+    def normalize(self, x: Tensor, relu: bool = True) -> Tensor:
+        """Normalize the images, followed by a ReLU or not."""
+        if self.affine:
+            normalized = gpu.group_norm(x, self.weight, self.bias, self.num_groups, self.eps, relu)
+            if normalized is not None:
+                return normalized
         y = group_norm(x, self.num_groups, None, None, self.eps)
         y = _scaled(y, self.weight, self.bias, (-1, *(1,) * (x.ndim - 2)))
         return y.relu() if relu else y
@@ -273,12 +291,12 @@ class _Embedding(nn.Embedding):
     def forward(self, x: Tensor) -> Tensor:
         n, words, size = self.weight.shape
         shift = torch.arange(n, device=x.device).mul(words).view(n, *(1,) * x.ndim)
-        places = x.view(n, x.shape[0] // n, *x.shape[1:]) + shift
-        return self.weight.reshape(n * words, size)[places].flatten(0, 1)
+        indices = x.view(n, x.shape[0] // n, *x.shape[1:]) + shift
+        return self.weight.reshape(n * words, size)[indices].flatten(0, 1)
 
 
 def _scaled(y: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> Tensor:
-    """y·weight + bias, every client's rows with its own."""
+    """Return y·weight + bias with separate parameters per client."""
     if weight is None:
         return y
     n = weight.shape[0]

@@ -1,7 +1,7 @@
-"""All clients at once: parameters stacked (n, d), one forward pass for the whole stack.
+"""The `vectorized` executor: parameters stacked (n, d), one forward pass for all clients of a stack.
 
-Clients that do fewer steps than others and batches that are shorter than others are masked: the stack is sorted by
-falling number of steps, so those still at work are always its first rows, and padding has weight zero in the loss.
+Clients with fewer steps and shorter batches are masked: a stack is sorted by descending number of steps, so that the
+active clients are always its first rows, and padding has weight zero in the loss.
 """
 
 from __future__ import annotations
@@ -19,57 +19,67 @@ from offbeat.client.local_step import LocalStepper
 from offbeat.client.rules import ClientRule, State
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Plan, Trained, WorkItem, seeded_generators
+from offbeat.executors import gpu
 from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
 from offbeat.executors.cpu_threads import StackThreads, cores, worker_count
-from offbeat.executors.gpu.program import Programs, shares
 from offbeat.executors.stacked import Stack
 from offbeat.random import key
 
-# Of parameters in one stack on a CPU: more do not stay in the cache, with all that goes with them.  Plain steps
-# without weight decay have no gradients beside them.
-CACHE_BYTES, PLAIN_BYTES = 6 << 20, 20 << 20
+# Bytes of parameters in one stack on a CPU, so that the stack stays in the cache together with its gradients. Plain
+# steps without weight decay never assemble the gradients.
+CACHE_BYTES, PLAIN_CACHE_BYTES = 6 << 20, 20 << 20
 
 
 class Vectorized(Executor):
-    """On a CPU step by step, a stack on each core; on a GPU the step is compiled and captured once for each size of a
-    stack."""
+    """Trains stacks of clients.
+
+    On a CPU there is one stack per core. On a GPU the step is compiled and captured once per size of a stack.
+
+    Attributes:
+        rows: Maximum number of jobs per stack.
+
+    Args:
+        runtime: The client runtime of the run.
+        compiled: Whether to compile steps on a GPU.
+    """
 
     def __init__(self, runtime: ClientRuntime, compiled: bool = True) -> None:
         super().__init__(runtime)
         context = runtime.context
         self.stack, self.compiled = Stack(context), compiled and context.device.type == "cuda"
-        self.programs = Programs()
+        self.programs = gpu.Programs()
         self.stream = torch.cuda.Stream() if context.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.rows = height(context, self.bulk)
         self.sample = min(self.bulk, 2 * self.rows * cores())
-        self._lanes: StackThreads | None = None
+        self._threads: StackThreads | None = None
 
     def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+        """Split the tasks into stacks and train these one after the other, or in threads."""
         if not tasks:
             return []
         self.context.module.train()
         outcomes: dict[int, TrainingOutcome] = {}
         cpu_threads = self.cpu_threads(tasks)
         parts = stacks(tasks, self.rows, cpu_threads)
-        orders = (
-            ([tasks[i][0].item(tasks[i][1]) for i in places], plan([tasks[i] for i in places])) for places in parts
-        )
+        work = ([tasks[i] for i in positions] for positions in parts)
+        arguments = (([runtime.item(job) for runtime, job in part], plan(part)) for part in work)
         if cpu_threads == 1:
-            results: Iterable[Iterable[Trained]] = (self.local_work(*order) for order in orders)
+            results: Iterable[Iterable[Trained]] = (self.local_work(*each) for each in arguments)
         else:
-            self._lanes = self._lanes or StackThreads([Vectorized(self.runtime).local_work for _ in range(cores())])
-            results = self._lanes.train(orders)
-        for places, trained in zip(parts, results, strict=True):
-            outcomes |= {i: outcome(tasks[i], *result) for i, result in zip(places, trained, strict=True)}
+            self._threads = self._threads or StackThreads([Vectorized(self.runtime).local_work for _ in range(cores())])
+            results = self._threads.train(arguments)
+        for positions, trained in zip(parts, results, strict=True):
+            outcomes |= {i: outcome(tasks[i], *result) for i, result in zip(positions, trained, strict=True)}
         return [outcomes[i] for i in range(len(tasks))]
 
     def close(self) -> None:
-        if self._lanes is not None:
-            self._lanes.close()
-        self._lanes = None
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.close()
+        self._threads = None
 
     def cpu_threads(self, tasks: Sequence[Task]) -> int:
-        """How many stacks are worth training at the same time."""
+        """Return the number of stacks to train at the same time."""
         if self.context.device.type != "cpu" or not self.stack.independent:
             return 1
         widest = max(
@@ -78,7 +88,15 @@ class Vectorized(Executor):
         return worker_count(len(tasks), self.rows, widest * self.context.layout.dim)
 
     def local_work(self, items: Sequence[WorkItem], plan: Plan) -> Iterator[Trained]:
-        """Jobs of like rules, sorted by falling number of steps, from begin to finish."""
+        """Train one stack.
+
+        Args:
+            items: Jobs whose rules differ at most in the learning rate, sorted by descending number of steps.
+            plan: Their batches.
+
+        Yields:
+            The result of each job.
+        """
         rule, jobs = items[0].rule, [item.job for item in items]
         x = _stacked([job.x for job in jobs])
         lr = x.new_tensor([[item.rule.lr * item.job.rate] for item in items])
@@ -86,15 +104,16 @@ class Vectorized(Executor):
         state = rule.begin(x, rows(job.extra for job in jobs), rows(item.client_state for item in items))
         with seeded_generators(key(*(job.seed for job in jobs)), self.context.device):
             y, state = self._steps(rule, x, lr, steps, state, *plan)
-        sent, kept = rule.finish(y, x, lr, x.new_tensor(steps)[:, None], state)
-        # Each row its own memory: one slow update in flight must not keep the whole stack alive.
+        extra, client_state = rule.finish(y, x, lr, x.new_tensor(steps)[:, None], state)
+        # Each row gets its own memory: one slow update in flight must not keep the whole stack alive.
         deltas = torch._foreach_sub(y.unbind(), x.unbind())
-        beside = [
-            [{name: v[row].clone() for name, v in part.items()} for part in (sent, kept)] for row in range(len(x))
+        vectors = [
+            [{name: v[row].clone() for name, v in part.items()} for part in (extra, client_state)]
+            for row in range(len(x))
         ]
-        finite = torch.isfinite(y.sum(dim=1)).tolist()  # waits for the device, once a stack
-        for good, delta, (own, left) in zip(finite, deltas, beside, strict=True):
-            yield good, delta, own, left
+        finite = torch.isfinite(y.sum(dim=1)).tolist()  # waits for the device, once per stack
+        for row_finite, delta, (row_extra, row_state) in zip(finite, deltas, vectors, strict=True):
+            yield row_finite, delta, row_extra, row_state
 
     def _steps(
         self, rule: ClientRule, x: Tensor, lr: Tensor, steps: NDArray[np.int64], state: State,
@@ -105,48 +124,54 @@ class Vectorized(Executor):
                 self.stack.loss_of, self.context.layout, rule, x, batches, state, self.stream, self.compiled
             )
             return program.run(x, lr, steps, state, batches, counts)
-        index, weights = torch.from_numpy(batches), torch.from_numpy(shares(batches, counts)).to(x.dtype)
-        walk = LocalStepper(rule, self.context.layout, x, state, self.stack.factors)
+        index, weights = torch.from_numpy(batches), torch.from_numpy(gpu.batch_weights(batches, counts)).to(x.dtype)
+        stepper = LocalStepper(rule, self.context.layout, x, state, self.stack.factors)
         for t in range(int(steps[0])):
-            n = int(np.searchsorted(-steps, -t))  # rows that do more than t steps
-            leaves = walk.leaves(n)
-            walk.step(self.stack.loss_of(walk.parameters(leaves), index[t, :n], weights[t, :n]), leaves, lr[:n])
-        return walk.end()
+            n = int(np.searchsorted(-steps, -t))  # rows with more than t steps
+            leaves = stepper.leaves(n)
+            stepper.step(self.stack.loss_of(stepper.parameters(leaves), index[t, :n], weights[t, :n]), leaves, lr[:n])
+        return stepper.end()
 
 
 def height(context: TrainingContext, bulk: int) -> int:
-    """Most rows of one stack that are worth it."""
-    cache = PLAIN_BYTES if context.rule.plain and not context.rule.weight_decay else CACHE_BYTES
+    """Return the maximum number of rows per stack."""
+    cache = PLAIN_CACHE_BYTES if context.rule.plain and not context.rule.weight_decay else CACHE_BYTES
     return bulk if context.device.type == "cuda" else max(2, cache // (4 * max(1, context.layout.dim)))
 
 
 def stacks(tasks: Sequence[Task], most: int, workers: int = 1) -> list[list[int]]:
-    """Places of the tasks that train together: like rules, at most so many, sorted by falling number of steps.
+    """Return the positions of the tasks of each stack, sorted by descending number of steps.
 
-    Of each rule as few stacks as will do, about equally high, and a multiple of the workers.
+    The rules of a stack differ at most in the learning rate. For each rule there are as few stacks as possible, of
+    about equal size, and their number is a multiple of the number of workers.
+
+    Args:
+        tasks: The tasks.
+        most: Maximum number of tasks per stack.
+        workers: Number of stacks that are trained at the same time.
     """
     parts = []
-    for places in alike([runtime.context.rule for runtime, _ in tasks]):
-        order = sorted(places, key=lambda i: -tasks[i][1].steps)
+    for positions in by_rule([runtime.context.rule for runtime, _ in tasks]):
+        order = sorted(positions, key=lambda i: -tasks[i][1].steps)
         turns = -(-len(order) // (most * workers))
         each = -(-len(order) // (turns * workers))
         parts += [order[first : first + each] for first in range(0, len(order), each)]
     return parts
 
 
-def alike(rules: Sequence[ClientRule]) -> list[list[int]]:
-    """Places of the rules that can step together: equal but for the rate, which is each row's own."""
+def by_rule(rules: Sequence[ClientRule]) -> list[list[int]]:
+    """Group the positions of rules that can share a stack: they differ at most in the learning rate."""
     groups: dict[ClientRule, list[int]] = {}
     known: dict[int, ClientRule] = {}
-    for place, rule in enumerate(rules):
+    for position, rule in enumerate(rules):
         if id(rule) not in known:
             known[id(rule)] = dataclasses.replace(rule, lr=1.0)
-        groups.setdefault(known[id(rule)], []).append(place)
+        groups.setdefault(known[id(rule)], []).append(position)
     return list(groups.values())
 
 
 def plan(tasks: Sequence[Task]) -> Plan:
-    """Indices into the data set (most steps, n, B), and how many of each row count (most steps, n)."""
+    """Return the joint plan of the tasks: indices (most steps, n, B) and valid examples (most steps, n)."""
     runtimes = {id(runtime): runtime for runtime, _ in tasks}
     parts = []
     for name, runtime in runtimes.items():
@@ -164,11 +189,11 @@ def plan(tasks: Sequence[Task]) -> Plan:
 
 
 def _stacked(xs: Sequence[Tensor]) -> Tensor:
-    """(n, d), without a copy where all are one."""
+    """Stack the models (n, d), without a copy if all are the same tensor."""
     return xs[0].expand(len(xs), -1) if all(x is xs[0] for x in xs) else torch.stack(list(xs))
 
 
 def rows(vectors: Iterable[Mapping[str, Tensor]]) -> State:
-    """Named vectors of each row → named (n, d)."""
+    """Stack the named vectors of all rows (n, d)."""
     listed = list(vectors)
     return {name: torch.stack([row[name] for row in listed]) for name in listed[0]}

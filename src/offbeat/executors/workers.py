@@ -1,18 +1,18 @@
-"""Worker processes: how they start, how they end, and what passes between them and their parent.
+"""Forked worker processes: how they start, how they end, and the messages between them and their parent.
 
-A worker is forked.  The other ways start a fresh interpreter, which runs the user's script again (it has no `__main__`
-guard) and knows no class of a notebook; a fork has the modules, rules and data of the user as they are, and nothing is
-pickled or copied.  Two things can go wrong in a fork of a program that has threads, and are seen to:
+Workers are forked. Other start methods launch a fresh interpreter, which runs the user's script again (it has no
+`__main__` guard) and does not know the classes of a notebook. A fork has the user's modules, rules and data as they
+are, and nothing is pickled or copied. Forking a program with threads has two pitfalls, both handled here:
 
-* OpenMP's threads do not exist in the child, and a parallel region would wait for them for ever.  The first thing a
-  worker does is to ask for one thread, after which torch and the libraries below it enter no parallel region (this is
-  what a DataLoader's workers do, too).  Measured: 60 of 60 children of a parent that trained a CNN with two threads
-  before each fork finish; without it none does.
-* autograd refuses to work in a child when the parent has used it on a machine with a GPU.  The worker tries, and there
-  is an error that says so.
+* OpenMP's threads do not exist in the child, and a parallel region would wait for them forever. So the first thing a
+  worker does is to ask for one thread, after which torch and its libraries enter no parallel region (the workers of a
+  DataLoader do the same). Measured: 60 of 60 children of a parent that trained a CNN with two threads before each fork
+  finish; without this none does.
+* autograd refuses to work in a child if the parent has used it on a machine with a GPU. The worker tries, and reports
+  an error that explains this.
 
-A worker holds nothing that could be lost, so it is ended by SIGKILL.  The kernel sends it when the parent dies, too (to
-be exact: when the thread that started the worker does; whoever trains next from another thread gets new workers).
+A worker has nothing to lose, so it is ended by SIGKILL. The kernel also sends SIGKILL when the parent dies (more
+precisely: when the thread that started the worker ends; training from another thread then starts new workers).
 """
 
 from __future__ import annotations
@@ -36,48 +36,66 @@ import torch
 
 from offbeat.errors import ConfigError, OffbeatError
 
-_QUIET = (signal.SIGINT, signal.SIGTERM)  # sent to all by a terminal or a batch system; the parent sees to them
+_IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # terminals and batch systems signal the group; the parent reacts
 _PR_SET_PDEATHSIG = 1
 _MALLOPT = {-4: 0, -1: 2**31 - 1, -2: 2**26}  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
-_FORKING = threading.Lock()  # a worker must not inherit the other end of another's channel
+_FORK_LOCK = threading.Lock()  # a worker must not inherit the other end of another worker's channel
 
-Serve = Callable[[Any], Any]
+Handler = Callable[[Any], Any]
 
 
-class Worker:
-    """A child that answers messages by `serve`, one at a time; what `serve` raises is raised by `receive`."""
+class ForkedWorker:
+    """A child process that answers messages one at a time.
 
-    def __init__(self, serve: Serve) -> None:
+    Attributes:
+        idle: Whether it owes no answer.
+        exitcode: Its exit status; None while it runs.
+
+    Args:
+        handler: Called in the child with each message; returns the answer. An exception that it raises is raised by
+            `receive`.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self.idle = True
         self.exitcode: int | None = None
         self._owner = os.getpid()
-        with _FORKING:
-            self.channel, end = multiprocessing.Pipe()
-            self.pid = _fork(serve, self.channel, end)
-            end.close()
+        with _FORK_LOCK:
+            self.channel, child_end = multiprocessing.Pipe()
+            self.pid = _fork(handler, self.channel, child_end)
+            child_end.close()
 
     def send(self, message: Any) -> bool:
-        """False when the worker is dead."""
+        """Send a message; return False if the worker is dead."""
         try:
             self.channel.send_bytes(pickle.dumps(message))
         except OSError:
             return False
+        self.idle = False
         return True
 
     def receive(self) -> Any:
-        """The answer; EOFError when the worker has died over it."""
+        """Return the answer.
+
+        Raises:
+            EOFError: The worker died before it answered.
+        """
         try:
-            good, answer = pickle.loads(self.channel.recv_bytes())
+            succeeded, answer = pickle.loads(self.channel.recv_bytes())
         except OSError as error:
             raise EOFError from error
-        if not good:
+        self.idle = True
+        if not succeeded:
             raise answer
         return answer
 
     def alive(self) -> bool:
+        """Return whether the process still runs."""
         return self.exitcode is None and self._reap(os.WNOHANG) is None
 
     def kill(self) -> None:
-        if self._owner == os.getpid() and self.alive():  # not from a child of the user's that has inherited this object
+        """End the process, unless this object was inherited by a fork of the process that owns it."""
+        if self._owner == os.getpid() and self.alive():
             os.kill(self.pid, signal.SIGKILL)
             self._reap(0)
         self.channel.close()
@@ -85,47 +103,45 @@ class Worker:
     def _reap(self, options: int) -> int | None:
         try:
             pid, status = os.waitpid(self.pid, options)
-        except ChildProcessError:  # somebody else has waited for it
+        except ChildProcessError:  # other code has waited for it
             self.exitcode = 0
         else:
             self.exitcode = os.waitstatus_to_exitcode(status) if pid else None
         return self.exitcode
 
 
-def _fork(serve: Serve, channel: Connection, end: Connection) -> int:
+def _fork(handler: Handler, channel: Connection, child_end: Connection) -> int:
     parent, libc = os.getpid(), ctypes.CDLL(None)
     _flush()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _QUIET)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED_SIGNALS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: "may lead to deadlocks"; see above
             pid = os.fork()
         if pid == 0:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            _child(serve, channel, end, parent, mask, libc)
+            _run_child(handler, channel, child_end, parent, mask)
         return pid
     except OSError as error:
-        raise OffbeatError(
-            f"no worker process can be started: {error.strerror}; use executor = 'sequential'"
-        ) from error
+        raise OffbeatError(f"cannot start a worker process: {error.strerror}; use executor = 'sequential'") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _child(serve: Serve, channel: Connection, end: Connection, parent: int, mask: Any, libc: Any) -> NoReturn:
-    """Everything a worker ever does; it never returns into what it has inherited."""
+def _run_child(handler: Handler, channel: Connection, child_end: Connection, parent: int, mask: Any) -> NoReturn:
+    """Answer messages until the parent is gone; never return into the code of the parent."""
     try:
         torch.set_num_threads(1)
-        keep_memory()
-        gc.freeze()  # the parent's garbage is not the worker's: finalisers delete folders
-        for number in _QUIET:
+        retain_freed_memory()
+        gc.freeze()  # do not collect the parent's garbage: finalizers delete folders
+        for number in _IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         channel.close()
-        refusal = _refusal()
+        refusal = _autograd_error()
         while os.getppid() == parent:
-            message = pickle.loads(end.recv_bytes())
-            end.send_bytes(_answer(serve, message, refusal))
+            message = pickle.loads(child_end.recv_bytes())
+            child_end.send_bytes(_answer(handler, message, refusal))
             _flush()
     except (EOFError, OSError):
         pass  # the parent is gone
@@ -135,45 +151,51 @@ def _child(serve: Serve, channel: Connection, end: Connection, parent: int, mask
         os._exit(0)
 
 
-def keep_memory() -> None:
-    """Keep what is freed for the next step.  glibc gives large blocks back to the system, which then has to map and
-    clear them anew at every step (measured with 2.2 million parameters: 5 of 31 ms)."""
+def retain_freed_memory() -> None:
+    """Make malloc keep freed memory for the next step.
+
+    By default glibc returns large blocks to the system, which then maps and clears them again at every step (measured
+    with 2.2 million parameters: 5 of 31 ms).
+    """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         for option, value in _MALLOPT.items():
             libc.mallopt(option, value)
 
 
-def _answer(serve: Serve, message: Any, refusal: ConfigError | None) -> bytes:
+def _answer(handler: Handler, message: Any, refusal: ConfigError | None) -> bytes:
     try:
         if refusal is not None:
             raise refusal
-        return pickle.dumps((True, serve(message)))
+        return pickle.dumps((True, handler(message)))
     except BaseException as error:
         return pickle.dumps((False, portable(error)))
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error with the worker's traceback as a note, as itself if it can be pickled."""
+    """Return an exception that can be pickled, with the worker's traceback as a note.
+
+    That is the error itself where possible, else a `RuntimeError` with its type and message.
+    """
     text = "".join(traceback.format_exception(error))
     with contextlib.suppress(Exception):
-        whole: BaseException = pickle.loads(pickle.dumps(error))
-        if type(whole) is type(error) and str(whole) == str(error):
-            whole.add_note(f"In a worker process:\n{text}")
-            return whole
-    plain = RuntimeError(f"{type(error).__name__}: {error}")
-    plain.add_note(f"In a worker process:\n{text}")
-    return plain
+        copy: BaseException = pickle.loads(pickle.dumps(error))
+        if type(copy) is type(error) and str(copy) == str(error):
+            copy.add_note(f"In a worker process:\n{text}")
+            return copy
+    substitute = RuntimeError(f"{type(error).__name__}: {error}")
+    substitute.add_note(f"In a worker process:\n{text}")
+    return substitute
 
 
-def _refusal() -> ConfigError | None:
-    """What is wrong when this child cannot differentiate."""
+def _autograd_error() -> ConfigError | None:
+    """Return an error if autograd does not work in this child."""
     try:
         torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         return ConfigError(
-            "'processes' cannot start: this program has computed gradients on a machine with a GPU before, after which "
-            f"its child processes cannot ({str(error).splitlines()[0]})  Use 'sequential', or hide the GPU: "
+            "'processes' cannot start: this program has already computed gradients on a machine with a GPU, after "
+            f"which its child processes cannot ({str(error).splitlines()[0]}). Use 'sequential', or hide the GPU with "
             "CUDA_VISIBLE_DEVICES= (empty).",
             key="executor",
         )
@@ -181,7 +203,7 @@ def _refusal() -> ConfigError | None:
 
 
 def _flush() -> None:
-    """What is printed before a fork must not be printed by both, what a worker prints not be lost."""
+    """Flush the standard streams: what was printed before a fork must not be printed by both processes."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, or closed
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # missing or closed
             stream.flush()

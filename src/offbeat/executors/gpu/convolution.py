@@ -1,8 +1,8 @@
-"""A convolution in which every client has its own kernel, as one batched matrix product on the GPU.
+"""Convolution with separate filters per client, as one batched matrix product on the GPU.
 
-cuDNN has no such thing but grouped convolution, which is slow for many small groups.  Here the product of image patches
-and kernels is computed tile by tile, the patches being gathered as they are needed (an implicit GEMM) and never written
-to memory.  Images lie as (image, row, column, channel), so that a patch is made of contiguous pieces.
+The only equivalent in cuDNN is grouped convolution, which is slow for many small groups. Here the product of image
+patches and filters is computed tile by tile; patches are gathered when they are needed and never written to memory (an
+implicit GEMM). Images are channels-last, so that a patch consists of contiguous pieces.
 """
 
 from __future__ import annotations
@@ -14,28 +14,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offbeat.executors.gpu import triton_support as triton_support
+from offbeat.executors.gpu import triton_support
 
 
-def suits(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
-    """Whether the kernels here can do it: on a GPU, all channels with all or each with itself, no dilation, as far in
-    one direction as in the other."""
+def conv2d(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor | None:
+    """Convolve each client's images with its own filters; return None where the kernels do not apply.
+
+    They apply on a GPU to dense and depthwise convolutions with equal strides and no dilation.
+
+    Args:
+        x: Images of all clients (n·B, C, H, W).
+        weight: Filters (n, O, C/groups, kh, kw).
+        stride: Stride per dimension.
+        padding: Padding per dimension.
+        dilation: Dilation per dimension.
+        groups: Groups of channels.
+    """
     within = all(p < k for k, p in zip(weight.shape[-2:], padding, strict=True)) and len(set(stride)) == 1
     plain = (groups == 1 or groups == x.shape[1] == weight.shape[1]) and set(dilation) == {1}
-    most = max(x.shape[1], weight.shape[1]) * x.shape[2] * x.shape[3] * (len(x) // len(weight))
-    return (
-        triton_support.has_kernels(x) and within and plain and most < 2**31
-    )  # places in a client's images are 32-bit numbers
+    numbers = max(x.shape[1], weight.shape[1]) * x.shape[2] * x.shape[3] * (len(x) // len(weight))
+    # Offsets within a client's images are 32-bit integers.
+    if not (triton_support.has_kernels(x) and within and plain and numbers < 2**31):
+        return None
+    return stacked_conv2d(x, weight, stride[0], padding, groups)
 
 
 def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups: int = 1) -> Tensor:
-    """(n·B, C, H, W) with kernels (n, O, C/groups, kh, kw) → (n·B, O, H', W'), both channels-last."""
+    """Convolve (n·B, C, H, W) with filters (n, O, C/groups, kh, kw) to (n·B, O, H', W'), channels-last."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     x, kind = x.contiguous(memory_format=torch.channels_last), DENSE if groups == 1 else DEPTHWISE
     if torch.compiler.is_compiling():
         return OPERATORS[kind].forward(x, weight, stride, *padding)
-    # Not by way of an operator: that would bring the whole compiler with it, which takes seconds to import.
+    # Not through a custom operator: that imports the whole compiler, which takes seconds.
     out: Tensor = _Plain.apply(x, weight, kind, stride, *padding)  # type: ignore[no-untyped-call]
     return out
 
@@ -49,9 +60,9 @@ def _dense(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
 def _dense_by_images(
     g: Tensor, weight: Tensor, channels: int, height: int, width: int, stride: int, ph: int, pw: int
 ) -> Tensor:
-    """A convolution of g, spread out again by the stride, with the kernels turned round."""
-    n, grad_output, _, kh, kw = weight.shape
-    table = torch.empty((n, channels, kh * kw, grad_output), dtype=g.dtype, device=g.device)
+    """Return the gradient by the images: a convolution of g, dilated by the stride, with the flipped filters."""
+    n, out_channels, _, kh, kw = weight.shape
+    table = torch.empty((n, channels, kh * kw, out_channels), dtype=g.dtype, device=g.device)
     out = _empty(g, channels, height, width)
     return _multiply(g, weight, table, (3, 1, 2), out, (kh - 1 - ph, kw - 1 - pw), spread=stride)
 
@@ -60,7 +71,7 @@ def _multiply(
     x: Tensor, weight: Tensor, table: Tensor, order: tuple[int, int, int], out: Tensor, pad: tuple[int, int],
     stride: int = 1, spread: int = 1,
 ) -> Tensor:  # fmt: skip
-    """With the kernels (n, O, C, kh, kw) written into the table, whose dimensions are theirs in another `order`."""
+    """Convolve with filters (n, O, C, kh, kw) that are first written to the table, whose dimensions they permute."""
     from offbeat.executors.gpu import kernels
 
     flat = weight.reshape(*weight.shape[:3], -1)
@@ -73,7 +84,7 @@ def _multiply(
 def _dense_by_kernels(
     x: Tensor, g: Tensor, n: int, channels: int, kh: int, kw: int, stride: int, ph: int, pw: int
 ) -> Tensor:
-    """For each client patches(x)ᵀ·g, summed over parts of the batch in a fixed order."""
+    """Return the gradient by the filters: patches(x)ᵀ·g per client, summed over parts of the batch in fixed order."""
     from offbeat.executors.gpu import kernels
 
     images, out, height, width = g.shape
@@ -82,7 +93,7 @@ def _dense_by_kernels(
     sums = torch.empty((parts, n, taps, out), dtype=torch.float32, device=x.device)
     kernels.weight_gradient(x, g, sums, (kh, kw), (ph, pw), stride, _precision())
     total = torch.empty((n, out, channels, kh, kw), dtype=torch.float32, device=x.device)
-    if parts > 4:  # which are too many to be added up one by one
+    if parts > 4:  # too many to add up one by one
         sums = sums.sum(0, keepdim=True)
     table = sums.view(len(sums), n, kh * kw, -1, out).permute(0, 1, 4, 3, 2)
     kernels.arrange(table, total.flatten(3))
@@ -124,7 +135,7 @@ def _depthwise_by_kernels(
 
 
 def _images(x: Tensor, weight: Tensor, stride: int, ph: int, pw: int) -> Tensor:
-    """UpdateCache for what comes out."""
+    """Return an empty tensor for the output."""
     (_, out, _, kh, kw), (height, width) = weight.shape, x.shape[2:]
     return _empty(x, out, (height + 2 * ph - kh) // stride + 1, (width + 2 * pw - kw) // stride + 1)
 
@@ -144,9 +155,10 @@ class Kind:
 
     forward: Callable[..., Tensor]  # x, weight, stride, ph, pw
     by_images: Callable[..., Tensor]  # g, weight, shape of an image, stride, ph, pw
-    by_kernels: Callable[..., Tensor]  # x, g, clients, channels of a kernel, kh, kw, stride, ph, pw
+    by_kernels: Callable[..., Tensor]  # x, g, clients, channels of a filter, kh, kw, stride, ph, pw
 
     def gradients(self, ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return the gradients by images and filters; the former is None where autograd does not need it."""
         x, weight = ctx.saved_tensors
         g = g.to(x.dtype).contiguous(memory_format=torch.channels_last)
         by_x = self.by_images(g, weight, *x.shape[1:], *ctx.geometry) if ctx.needs_input_grad[0] else None
@@ -166,7 +178,7 @@ class _Plain(torch.autograd.Function):
 
 
 def _operators(name: str, kind: Kind) -> Kind:
-    """The same as operators, which the compiler leaves alone."""
+    """Register a convolution as custom operators, which the compiler treats as opaque."""
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, *ctx.geometry = inputs

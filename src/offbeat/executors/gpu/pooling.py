@@ -1,4 +1,4 @@
-"""Bias, ReLU and max-pooling of a stack in one pass over the images."""
+"""Bias, ReLU and max-pooling with separate biases per client, in one pass over the images."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offbeat.executors.gpu import triton_support as triton_support
+from offbeat.executors.gpu import triton_support
 
 
-def suits(x: Tensor, pool: nn.Module) -> bool:
-    """Whether the kernels here can do it: on a GPU, tiles of 2×2 that leave nothing over."""
-    assert isinstance(pool, nn.MaxPool2d)
+def bias_relu_max_pool(x: Tensor, bias: Tensor, pool: nn.MaxPool2d) -> Tensor | None:
+    """Add each client's bias, apply a ReLU and max-pool; return None where the kernels do not apply.
+
+    They apply on a GPU to pools of 2×2 without padding or a remainder.
+
+    Args:
+        x: Images of all clients (n·B, C, H, W).
+        bias: Biases (n, C).
+        pool: The pooling layer.
+    """
     sides = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
     plain = [side if isinstance(side, tuple) else (side, side) for side in sides] == [(2, 2), (2, 2), (0, 0), (1, 1)]
     whole = x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0 and not pool.return_indices
-    return triton_support.has_kernels(x) and plain and whole
+    return stacked_pool(x, bias) if triton_support.has_kernels(x) and plain and whole else None
 
 
-def pooled(x: Tensor, bias: Tensor) -> Tensor:
-    """max(0, largest of four + bias): (n·B, C, H, W) and (n, C) → (n·B, C, H/2, W/2), channels-last."""
+def stacked_pool(x: Tensor, bias: Tensor) -> Tensor:
+    """Compute max(0, largest of 2×2 + bias): (n·B, C, H, W) and (n, C) → (n·B, C, H/2, W/2), channels-last."""
     x = x.contiguous(memory_format=torch.channels_last)
     apply = _operator if torch.compiler.is_compiling() else _Plain.apply
     out: Tensor = apply(x, bias)[0]  # type: ignore[no-untyped-call]
@@ -28,7 +35,7 @@ def pooled(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def _forward(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """What comes out, and where it comes from."""
+    """Return the output and the position of each maximum."""
     from offbeat.executors.gpu import kernels
 
     out, where = _like(x, bias)
@@ -37,7 +44,7 @@ def _forward(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _backward(g: Tensor, where: Tensor, clients: int) -> tuple[Tensor, Tensor]:
-    """The gradients by x and by the bias."""
+    """Return the gradients by x and by the bias."""
     from offbeat.executors.gpu import kernels
 
     images, channels, height, width = g.shape
@@ -65,7 +72,7 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]
     ctx.clients = inputs[1].shape[0]
     ctx.save_for_backward(output[1])
     ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # zeros for where
+    ctx.set_materialize_grads(False)  # the positions have none
 
 
 class _Plain(torch.autograd.Function):

@@ -1,8 +1,8 @@
-"""A local step on the GPU as one fixed program: compiled by `torch.compile`, captured as a CUDA graph, replayed.
+"""Local steps on a GPU as fixed programs: compiled by `torch.compile`, captured as CUDA graphs, and replayed.
 
-The program works on memory of its own that never moves: models, plan of batches, and a counter of steps on the device.
-A replay is a single launch, so the host has nothing to do between two steps.  A stack is padded to one of a few sizes
-(`LADDER`), so that nothing is captured anew in the middle of a run; rows that have done all their steps stay still.
+A program has its own memory at fixed addresses: models, the plan of batches, and a step counter on the device. A replay
+is a single launch, so the host has nothing to do between two steps. Stacks are padded to one of a few sizes (`SIZES`),
+so that nothing is captured again in the middle of a run. Rows that have done all their steps do not change.
 """
 
 from __future__ import annotations
@@ -23,36 +23,52 @@ from torch import Tensor
 
 from offbeat.client.rules import ClientRule, State
 from offbeat.errors import first_line
-from offbeat.executors.gpu import triton_support as triton_support
+from offbeat.executors.gpu import triton_support
 from offbeat.vectors import Layout
 
-LADDER = [
+SIZES = [
     1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 45, 50, 56, 64, 72, 80, 90, 100, 112, 120, 128,
     144, 160, 180, 200, 224, 256,
 ]  # fmt: skip
 
-ALIGN = 64  # numbers
-# Several executors may share a function, and none of them may change what is made of it for another: a batch of another
-# width is compiled by itself instead of making the width a variable for all that come after.
-COMPILER: dict[str, Any] = {"cache_size_limit": 4 * len(LADDER), "automatic_dynamic_shapes": False}
+ALIGN = 64  # numbers to which a row is padded
+# Executors may share a compiled function, and must not affect each other: a batch of another width is compiled
+# separately, instead of turning the width into a dynamic size for all later calls.
+COMPILER: dict[str, Any] = {"cache_size_limit": 4 * len(SIZES), "automatic_dynamic_shapes": False}
 
-Loss = Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]  # of models (n, …) by name, their batches, the weights
+Loss = Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]  # parameters (n, …) by name, batches, weights of examples
 Integers = NDArray[np.int64]
 
 
 def padded(rows: int) -> int:
-    """The next size of the ladder."""
-    return LADDER[bisect.bisect_left(LADDER, rows)] if rows <= LADDER[-1] else rows
+    """Return the number of rows to which a stack is padded."""
+    return SIZES[bisect.bisect_left(SIZES, rows)] if rows <= SIZES[-1] else rows
 
 
-def shares(batches: Integers, counts: Integers) -> NDArray[np.float64]:
-    """Weights 1/count, zero for padding: (most steps, n, B)."""
+def batch_weights(batches: Integers, counts: Integers) -> NDArray[np.float64]:
+    """Return the examples' weights in the loss, 1/count and zero for padding: (most steps, n, B).
+
+    Args:
+        batches: Indices of the examples (most steps, n, B).
+        counts: Valid examples per batch (most steps, n).
+    """
     inside = np.arange(batches.shape[2]) < counts[..., None]
     return inside / np.maximum(counts, 1)[..., None]
 
 
 class Program:
-    """Made for stacks like the one it is given.  Without a stream, on a CPU, steps are not captured but simply done."""
+    """The local steps of stacks of one rule and up to one size.
+
+    Args:
+        loss: The loss of a stack.
+        layout: Layout of the parameters.
+        rule: The client rule; its learning rate is not used.
+        x: Models of the first stack; sets the number of rows.
+        batches: Plan of the first stack; sets the number of steps and the batch size.
+        state: The rule's state for the first stack.
+        stream: Stream on which steps are captured; None on a CPU, where steps run without capture.
+        compiled: Whether steps are compiled.
+    """
 
     def __init__(
         self, loss: Loss, layout: Layout, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any,
@@ -61,9 +77,9 @@ class Program:
         triton_support.detect_triton(x.device)
         self.layout = layout
         steps = 1 << (len(batches) - 1).bit_length()
-        width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled by itself
+        width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled once
         rows = padded(len(x))
-        self._least = min(rows, 2 if compiled else 1)  # a single row would be compiled by itself
+        self._least = min(rows, 2 if compiled else 1)  # a single row would be compiled separately
         self.rule = dataclasses.replace(rule, lr=1.0)
         self.x, self.y = _aligned(x, rows), _aligned(x, rows)
         self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
@@ -71,20 +87,20 @@ class Program:
         self.batches = torch.zeros((steps, rows, width, *batches.shape[3:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
-        # A plain step is done parameter by parameter: the gradient is never put together to be read once.
+        # A plain step runs parameter by parameter, so that the gradient is never assembled into one vector.
         self.apart = rule.plain and triton_support.has_kernels(x)
-        named = _by_parameter(loss, layout.names) if self.apart else by_vector(loss, layout)
+        named = _by_parameter(loss, layout.names) if self.apart else _by_vector(loss, layout)
         advance = _advance(self.rule, tuple(state))
-        self._plain = gradient_of(named)
-        self._gradient = Compiled(named, gradient_of) if compiled else self._plain
+        self._plain = _gradient_of(named)
+        self._gradient = Compiled(named, _gradient_of) if compiled else self._plain
         self._advance = Compiled(advance) if compiled and not self.apart else advance
-        # Captured where it will be replayed: cuBLAS has a workspace for each stream, which two lanes must not share.
+        # Captured on the stream of its replay: cuBLAS has one workspace per stream, which two streams must not share.
         self._stream = stream
         self._pool = torch.cuda.graph_pool_handle() if stream is not None else None
         self._graphs: dict[int, Any] = {}
 
     def fits(self, rule: ClientRule, x: Tensor, batches: Integers, state: State) -> bool:
-        """Whether such a stack can be run on this program's memory."""
+        """Return whether this program can run a stack."""
         steps, rows, width = self.weights.shape
         return (
             self.rule == dataclasses.replace(rule, lr=1.0)
@@ -97,14 +113,26 @@ class Program:
     def run(
         self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers
     ) -> tuple[Tensor, State]:
-        """y and state after each row's number of steps, which falls from row to row.  Read them before the next run."""
+        """Run all steps of a stack.
+
+        Args:
+            x: Models to start from (n, d).
+            lr: Learning rate per row (n, 1).
+            steps: Number of steps per row, in descending order.
+            state: The rule's state.
+            batches: Indices of the examples (most steps, n, B).
+            counts: Valid examples per batch (most steps, n).
+
+        Returns:
+            The trained models and the rule's state, valid until the next run.
+        """
         n = self.load(x, lr, steps, state, batches, counts)
         for size in self._sizes(steps):
             self.step(size)
         return self.y[:n], {name: value[:n] for name, value in self.state.items()}
 
     def load(self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers) -> int:
-        """Copy a stack into place."""
+        """Copy a stack into the program's memory; capture steps of sizes that are new. Returns the number of rows."""
         n, (most, _, width) = len(x), batches.shape[:3]
         for size in sorted(set(self._sizes(steps)) if self._stream is not None else (), reverse=True):
             self._capture(size)
@@ -115,24 +143,29 @@ class Program:
             self.state[name][:n] = value
         self.batches[:most, :n, :width].copy_(torch.from_numpy(batches))
         self.weights.zero_()
-        self.weights[:most, :n, :width].copy_(torch.from_numpy(shares(batches, counts)))
+        self.weights[:most, :n, :width].copy_(torch.from_numpy(batch_weights(batches, counts)))
         self.t.zero_()
         return n
 
     def step(self, size: int, count: int | None = None) -> None:
-        """The next step of the first `size` rows; with `count` on so many examples of each batch, uncaptured."""
+        """Run the next step of the first rows.
+
+        Args:
+            size: Number of rows.
+            count: Number of examples of each batch to use, without capture; None for all.
+        """
         if self._stream is None or count is not None:
             self._step(size, count)
         else:
             self._graphs[size].replay()
 
     def _sizes(self, steps: Integers) -> list[int]:
-        """Rows to be computed in each step: those that still have steps to do, and some for the ladder."""
+        """Return the rows to compute in each step: those that still have steps to do, padded."""
         busy = np.searchsorted(-steps, -np.arange(steps[0]))
         return [min(max(padded(rows), self._least), len(self.y)) for rows in busy.tolist()]
 
     def _capture(self, size: int) -> None:
-        """Compile and capture the step for stacks of this size, on rows that do not move: they have no steps to do."""
+        """Compile and capture the step for stacks of this size; no row changes, since none has steps to do."""
         if size in self._graphs:
             return
         self.steps.zero_()
@@ -143,11 +176,11 @@ class Program:
                 self._step(size)
         torch.cuda.current_stream().wait_stream(self._stream)
         torch.cuda.synchronize()
-        if not self._graphs:  # what the steps above have used is not for the graph's own pool
+        if not self._graphs:  # return the memory of the steps above, which the graph's pool cannot use
             torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph()
-        # Not `torch.cuda.graph`, which collects garbage first: a sixth of a second, a dozen times.
-        with _uncollected(), torch.cuda.stream(self._stream):
+        # Not `torch.cuda.graph`, which collects garbage first: 0.17 seconds, a dozen times.
+        with _garbage_collection_paused(), torch.cuda.stream(self._stream):
             graph.capture_begin(pool=self._pool)
             try:
                 self._step(size)
@@ -161,42 +194,47 @@ class Program:
         leaves = [part.detach().requires_grad_() for part in parts]
         t = self.t.remainder(len(self.batches))
         batch, weight = (table.index_select(0, t)[0, :size, :count] for table in (self.batches, self.weights))
-        grad_output = (self._gradient if count is None else self._plain)(leaves, batch, weight)
+        gradients = (self._gradient if count is None else self._plain)(leaves, batch, weight)
         lr, on = self.lr[:size], self.steps[:size] > self.t
         if self.apart:
-            _descend(self.rule, leaves, grad_output, lr, on)
+            _descend(self.rule, leaves, gradients, lr, on)
         else:
             rows = [value[:size] for value in self.state.values()]
-            self._advance(y, *grad_output, self.x[:size], lr, on, rows)
+            self._advance(y, *gradients, self.x[:size], lr, on, rows)
         self.t.add_(1)
 
 
 class Programs:
-    """The last programs that were used, one for each rule: the runs of a sweep may have several by turns."""
+    """The programs that were used last, one per rule: the runs of a sweep may alternate between several."""
 
-    KEPT = 4  # each with memory for its largest stack
+    CAPACITY = 4  # each has memory for its largest stack
 
     def __init__(self) -> None:
-        self._known: dict[ClientRule, Program] = {}  # by rule but for its rate, the last that was used at the end
+        self._known: dict[ClientRule, Program] = {}  # by rule without its learning rate, most recently used last
 
     def get(
         self, loss: Loss, layout: Layout, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any,
         compiled: bool,
     ) -> Program:  # fmt: skip
-        """One that fits such a stack."""
+        """Return a program that can run a stack; the arguments are those of `Program`."""
         name = dataclasses.replace(rule, lr=1.0)
         program = self._known.pop(name, None)
         if program is None or not program.fits(rule, x, batches, state):
-            program = None  # its memory is free before the next one's is taken
-            while len(self._known) >= self.KEPT:
+            program = None  # frees its memory before the next one allocates
+            while len(self._known) >= self.CAPACITY:
                 del self._known[next(iter(self._known))]
             program = Program(loss, layout, rule, x, batches, state, stream, compiled)
         self._known[name] = program
         return program
 
 
-def gradient_of(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor | None, ...]]:
-    """The gradients by what the first argument lists."""
+def compiled_gradient(loss: Loss, layout: Layout) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a compiled function ([models (n, d)], batches, weights) → (gradients (n, d),)."""
+    return Compiled(_by_vector(loss, layout), _gradient_of)
+
+
+def _gradient_of(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Return a function for the gradients by the tensors in the first argument."""
 
     def gradient(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> tuple[Tensor | None, ...]:
         return torch.autograd.grad(loss(leaves, batch, weight), leaves, allow_unused=True)
@@ -204,8 +242,8 @@ def gradient_of(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor | Non
     return gradient
 
 
-def by_vector(loss: Loss, layout: Layout) -> Callable[..., Tensor]:
-    """The loss of models that lie in one list's only vectors (n, d)."""
+def _by_vector(loss: Loss, layout: Layout) -> Callable[..., Tensor]:
+    """Return the loss as a function of [models (n, d)]."""
 
     def of_vector(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> Tensor:
         return loss(layout.unflatten(leaves[0]), batch, weight)
@@ -214,6 +252,8 @@ def by_vector(loss: Loss, layout: Layout) -> Callable[..., Tensor]:
 
 
 def _by_parameter(loss: Loss, names: Sequence[str]) -> Callable[..., Tensor]:
+    """Return the loss as a function of a list of parameters (n, …)."""
+
     def of_parameters(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> Tensor:
         return loss(dict(zip(names, leaves, strict=True)), batch, weight)
 
@@ -221,21 +261,21 @@ def _by_parameter(loss: Loss, names: Sequence[str]) -> Callable[..., Tensor]:
 
 
 def _descend(
-    rule: ClientRule, leaves: Sequence[Tensor], grad_output: Sequence[Tensor | None], lr: Tensor, on: Tensor
+    rule: ClientRule, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None], lr: Tensor, on: Tensor
 ) -> None:
-    """A plain step in place, for rows that still have steps to do."""
+    """Take a plain step in place, for rows that still have steps to do."""
     from offbeat.executors.gpu import kernels
 
-    for leaf, slope in zip(leaves, grad_output, strict=True):
-        if slope is None and rule.weight_decay:
-            slope = torch.zeros_like(leaf)
-        if slope is not None:
-            kernels.descend(leaf.detach(), slope, lr, on, rule.weight_decay)
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        if gradient is None and rule.weight_decay:
+            gradient = torch.zeros_like(leaf)
+        if gradient is not None:
+            kernels.descend(leaf.detach(), gradient, lr, on, rule.weight_decay)
 
 
 def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:
     def advance(y: Tensor, g: Tensor, x: Tensor, lr: Tensor, on: Tensor, rows: list[Tensor]) -> None:
-        """The rule's step, in place, for rows that still have steps to do."""
+        """Take the rule's step in place, for rows that still have steps to do."""
         state = dict(zip(names, rows, strict=True))
         after, new = rule.step(y, g, x, lr, state)
         for name, value in new.items():
@@ -247,7 +287,7 @@ def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:
 
 
 def _keep(new: Tensor, old: Tensor, on: Tensor) -> None:
-    """Into the rows of `old` that are on."""
+    """Copy the rows of `new` that are on into `old`."""
     if triton_support.has_kernels(new) and not torch.compiler.is_compiling():
         from offbeat.executors.gpu import kernels
 
@@ -257,14 +297,14 @@ def _keep(new: Tensor, old: Tensor, on: Tensor) -> None:
 
 
 def _aligned(like: Tensor, rows: int) -> Tensor:
-    """(rows, d) of zeros, each row beginning at a multiple of 256 bytes: matrix products on rows are faster then."""
+    """Return zeros (rows, d) with rows aligned to 256 bytes, which makes matrix products on them faster."""
     width = like.shape[1]
     return like.new_zeros((rows, -(-width // ALIGN) * ALIGN))[:, :width]
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """An old program that is thrown away in the middle of a capture would spoil it."""
+def _garbage_collection_paused() -> Iterator[None]:
+    """Pause the garbage collector: collecting an old program during a capture would invalidate the capture."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -276,7 +316,7 @@ def _uncollected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The compiler's remarks on itself are not for users."""
+    """Hide the compiler's log messages and warnings."""
     loggers = [logging.getLogger(name) for name in ("torch._guards", "torch._dynamo", "torch._inductor")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
@@ -291,11 +331,14 @@ def _quiet() -> Iterator[None]:
 
 
 class Compiled:
-    """A function compiled once for stacks of all sizes; where that fails, left as it is.
+    """A function that is compiled once for stacks of all sizes, and runs uncompiled if that fails.
 
-    Once for each size would do in some of these cases, but takes half a minute for each of them.  What is compiled may
-    be a part of the function, `whole` making the function of it: a backward pass is not seen by the compiler as such,
-    but is compiled when it is first used.
+    Compiling once per size would work in some of these cases, but takes half a minute each.
+
+    Args:
+        part: The part of the function to compile.
+        whole: Makes the function of its part. The compiler does not see a backward pass, but compiles it when it is
+            first used.
     """
 
     def __init__(self, part: Callable[..., Any], whole: Callable[..., Any] = lambda part: part) -> None:
@@ -304,6 +347,7 @@ class Compiled:
             self._compiled: Callable[..., Any] | None = whole(torch.compile(part))
 
     def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled function, or the original one once compiling has failed."""
         if self._compiled is not None:
             tensors = [t for a in arguments for t in (a if isinstance(a, list) else [a])]
             for tensor in tensors if len(tensors[0]) > 1 else ():
@@ -311,7 +355,7 @@ class Compiled:
             try:
                 with torch._dynamo.config.patch(**COMPILER), _quiet():
                     return self._compiled(*arguments)
-            except Exception as error:  # whatever a compiler may raise
+            except Exception as error:  # a compiler may raise anything
                 self._compiled = None
                 reason = f"torch.compile failed, so steps run uncompiled: {first_line(error)}"
                 warnings.warn(reason, RuntimeWarning, stacklevel=2)

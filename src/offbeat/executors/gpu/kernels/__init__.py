@@ -1,12 +1,11 @@
-"""Kernels in Triton, in which every client has parameters of its own.
+"""Triton kernels in which every client has separate parameters.
 
-Capitals are sizes, as in Triton's documentation; those in a signature's second line are known when the kernel is
-compiled.
+Capitals are sizes, as in Triton's documentation; those marked `tl.constexpr` are known when a kernel is compiled.
 """
 
 from offbeat.executors.gpu.kernels.dense import arrange, products, weight_gradient
 from offbeat.executors.gpu.kernels.depthwise import depthwise, depthwise_weight_gradient
-from offbeat.executors.gpu.kernels.images import normalise, normalise_back, pool, unpool
+from offbeat.executors.gpu.kernels.images import normalize, normalize_back, pool, unpool
 from offbeat.executors.gpu.kernels.rows import descend, keep
 
 __all__ = [
@@ -15,8 +14,8 @@ __all__ = [
     "depthwise_weight_gradient",
     "descend",
     "keep",
-    "normalise",
-    "normalise_back",
+    "normalize",
+    "normalize_back",
     "pool",
     "products",
     "unpool",

@@ -1,4 +1,4 @@
-"""The tiles of a convolution in which all channels meet all."""
+"""Dense convolution, tile by tile."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def _products(
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[m, o] = Σ_k patch(x)[m, k]·table[o, k] for a tile of one client's pixels m = (image, row, column).
+    """Compute out[m, o] = Σ_k patch(x)[m, k]·table[o, k] for a tile of one client's pixels m = (image, row, column).
 
-    A patch begins at S times the pixel's place, less the padding; x is spread out by D, with zeros between.  Pixels of
-    one tile are D apart, so that those zeros meet the same places of a kernel for all of them, which are left out.
+    A patch begins at S times the pixel's position, minus the padding; x is dilated by D, with zeros in between. The
+    pixels of a tile are D apart, so that the zeros coincide with the same taps for all of them; these are skipped.
     """
     client = tl.program_id(1).to(tl.int64)
     K: tl.constexpr = KH * KW * C
@@ -29,7 +29,7 @@ def _products(
     m = tl.program_id(0) // (D * D) * BM + tl.arange(0, BM)
     number, row, column = m // (PIXELS_H * PIXELS_W), m // PIXELS_W % PIXELS_H, m % PIXELS_W
     wanted = number < batch
-    if D == 1:  # all places of a kernel, from the first
+    if D == 1:  # all taps, from the first
         down, right, rows, columns, abreast = 0, 0, KH, KW, KW
     else:
         phase_y, phase_x = tl.program_id(0) % (D * D) // D, tl.program_id(0) % D
@@ -43,7 +43,7 @@ def _products(
     image = x + client * batch * H * W * C
     kernel = table + client * K * N
     total = tl.zeros((BM, BN), dtype=tl.float32)
-    if C % BK == 0:  # the pieces of a patch are whole: a mask for each pixel will do
+    if C % BK == 0:  # pieces of a patch are whole: one mask per pixel suffices
         PIECES: tl.constexpr = C // BK
         c = tl.arange(0, BK)
         for step in range(rows * columns * PIECES):
@@ -55,7 +55,7 @@ def _products(
             a = tl.load(image + place[:, None] + c[None, :], mask=inside[:, None], other=0.0)
             b = tl.load(kernel + (tap * C + c0 + c)[:, None] + (o * K)[None, :], mask=o[None, :] < N, other=0.0)
             total = tl.dot(a, b, total, input_precision=PRECISION)
-    else:  # so are the rows of a patch, all channels of some pixels side by side
+    else:  # rows of a patch are contiguous: all channels of neighboring pixels
         ROWS: tl.constexpr = (KW * C + BK - 1) // BK
         for step in range(rows * ROWS):
             part = step % ROWS * BK + tl.arange(0, BK)
@@ -79,10 +79,10 @@ def _weights(
     XC: tl.constexpr, XP: tl.constexpr, GC: tl.constexpr, GP: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """sums[part, k, o] = Σ_m patch(x)[m, k]·g[m, o] over the pixels m of a part of one client's batch.
+    """Compute sums[part, k, o] = Σ_m patch(x)[m, k]·g[m, o] over the pixels m of a part of one client's batch.
 
-    The sum runs over pixels, and tensor cores take 32-bit factors only with the terms of a sum side by side.  So either
-    factor may lie by channel: XC and XP are how far apart channels and pixels of x are, GC and GP those of g.
+    The sum runs over pixels, and tensor cores need 32-bit factors to be contiguous along the sum. So either factor may
+    be stored by channel: XC and XP are the strides of channels and pixels in x, GC and GP those in g.
     """
     client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
     K: tl.constexpr = KH * KW * C
@@ -90,7 +90,7 @@ def _weights(
     k = k0 + tl.arange(0, BK)
     o = tl.program_id(2) * BN + tl.arange(0, BN)
     down, right, c = k // C // KW, k // C % KW, k % C
-    if C % BK == 0:  # one place in the kernel: a mask for each pixel will do
+    if C % BK == 0:  # a single tap: one mask per pixel suffices
         tap, c = k0 // C, tl.multiple_of(k0 % C, BK) + tl.arange(0, BK)
     image, slope = x + client * (pixels // (OH * OW) * H * W * C), g + client * pixels * N
     total = tl.zeros((BK, BN), dtype=tl.float32)
@@ -118,7 +118,7 @@ def _weights(
 
 @triton.jit
 def _turn(x, out, area, C: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
-    """(image, pixel, channel) → (image, channel, pixel)."""
+    """Transpose (image, pixel, channel) to (image, channel, pixel)."""
     start = tl.program_id(0).to(tl.int64) * area * C
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
@@ -134,7 +134,7 @@ def _arrange(
     YA: tl.constexpr, YB: tl.constexpr, YT: tl.constexpr, TURN: tl.constexpr,
     BA: tl.constexpr, BB: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
-    """out[a, b, t] = Σ x[a, b, t] over parts, each by its own strides; in out t may count backwards."""
+    """Compute out[a, b, t] = Σ x[a, b, t] over parts, with separate strides; t may be reversed in out."""
     client = tl.program_id(2).to(tl.int64)
     a = (tl.program_id(0) * BA + tl.arange(0, BA))[:, None, None]
     b = (tl.program_id(1) * BB + tl.arange(0, BB))[None, :, None]
@@ -155,9 +155,9 @@ Pair = tuple[int, int]
 def products(
     x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stride: int, spread: int, precision: str
 ) -> None:
-    """Images (n·B, C, H, W) and out (n·B, O, H', W'), both channels-last; table (n, O, kh·kw·C), kernels of a `size`.
+    """Convolve images x (n·B, C, H, W) to out (n·B, O, H', W'), channels-last, with the table (n, O, kh·kw·C).
 
-    Both factors have what is summed over side by side, as the tensor cores want 32-bit numbers.
+    Both factors are contiguous along the sum, as tensor cores require for 32-bit numbers.
     """
     n, columns, _ = table.shape
     batch, pixels = len(x) // n, len(x) // n * -(-out.shape[2] // spread) * -(-out.shape[3] // spread)
@@ -172,7 +172,7 @@ def products(
 
 
 def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, stride: int, precision: str) -> None:
-    """Images and slopes (n·B, channels, H, W), channels-last; sums (parts, n, kh·kw·C, O)."""
+    """Compute the gradient by the filters from x and g (n·B, …), channels-last; sums (parts, n, kh·kw·C, O)."""
     parts, n, taps, out = sums.shape
     pixels, single = len(g) // n * g.shape[2] * g.shape[3], x.element_size() == 4
     by_channel = single and x.shape[1] >= 16
@@ -182,8 +182,8 @@ def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, s
         bk, warps = 16, max(1, bn // 32)
     elif taps < 128:
         bk = 32
-    far = [1, x.shape[1], 1, out]  # between channels and between pixels of x, and of g
-    if by_channel and stride == 1:  # else the pixels of x that are wanted would not be side by side
+    far = [1, x.shape[1], 1, out]  # strides of channels and pixels in x, then in g
+    if by_channel and stride == 1:  # otherwise the needed pixels of x are not contiguous
         x, far[:2] = _turned(x), [x.shape[2] * x.shape[3], 1]
     if by_channel:
         g, far[2:] = _turned(g), [g.shape[2] * g.shape[3], 1]
@@ -194,7 +194,7 @@ def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, s
 
 
 def _turned(x: Tensor) -> Tensor:
-    """Channels-last images, contiguous by channel."""
+    """Convert channels-last images to contiguous channels."""
     images, channels, height, width = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     bc = min(64, triton.next_power_of_2(channels))
@@ -204,7 +204,7 @@ def _turned(x: Tensor) -> Tensor:
 
 
 def arrange(x: Tensor, out: Tensor, turn: bool = False) -> None:
-    """The sum over parts of (parts, n, a, b, t) into (n, a, b, t), both lying in memory as they like."""
+    """Sum (parts, n, a, b, t) over parts into (n, a, b, t), with any strides."""
     sizes = x.shape[2:]
     blocks = [min(16, triton.next_power_of_2(size)) for size in sizes[:2]] + [triton.next_power_of_2(sizes[2])]
     grid = (triton.cdiv(sizes[0], blocks[0]), triton.cdiv(sizes[1], blocks[1]), x.shape[1])
@@ -214,7 +214,7 @@ def arrange(x: Tensor, out: Tensor, turn: bool = False) -> None:
 
 @functools.cache
 def _roomy(device: torch.device) -> bool:
-    """Whether large tiles have room, as on GPUs for data centres; others have 100 kB a block."""
+    """Return whether large tiles fit into shared memory, as on data-center GPUs; others have 100 kB per block."""
     if device.type == "cpu":
         return True
     return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0) > 150_000

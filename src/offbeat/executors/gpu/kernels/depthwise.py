@@ -1,4 +1,4 @@
-"""The tiles of a convolution in which each channel meets itself."""
+"""Depthwise convolution, tile by tile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _depthwise(
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out[m, c] = Σ_tap x[m + tap, c]·table[tap, c] for a tile of one client's pixels: each channel by itself."""
+    """Compute out[m, c] = Σ_tap x[m + tap, c]·table[tap, c] for a tile of one client's pixels."""
     client = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
@@ -43,7 +43,7 @@ def _depthwise_weights(
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """sums[part, tap, c] = Σ_m x[m + tap, c]·g[m, c] over the pixels m of a part of one client's batch."""
+    """Compute sums[part, tap, c] = Σ_m x[m + tap, c]·g[m, c] over the pixels m of a part of one client's batch."""
     tap = tl.program_id(0)
     client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
     c = tl.program_id(2) * BC + tl.arange(0, BC)
@@ -66,7 +66,7 @@ Pair = tuple[int, int]
 
 
 def depthwise(x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stride: int, spread: int) -> None:
-    """Images and out (n·B, C, H, W), channels-last; table (n, kh·kw, C)."""
+    """Convolve images x (n·B, C, H, W) to out, channels-last, with the table (n, kh·kw, C)."""
     n, channels = len(table), x.shape[1]
     pixels = len(x) // n * out.shape[2] * out.shape[3]
     bc = min(64, triton.next_power_of_2(channels))
@@ -76,7 +76,7 @@ def depthwise(x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stri
 
 
 def depthwise_weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, stride: int) -> None:
-    """Images and slopes (n·B, C, H, W), channels-last; sums (parts, n, kh·kw, C)."""
+    """Compute the gradient by the filters from x and g (n·B, C, H, W), channels-last; sums (parts, n, kh·kw, C)."""
     (parts, n, taps, channels), bm = sums.shape, 32
     pixels, bc = len(g) // n * g.shape[2] * g.shape[3], min(64, triton.next_power_of_2(channels))
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm

@@ -1,4 +1,4 @@
-"""Pooling and GroupNorm, each client with its own weight and bias."""
+"""Pooling and GroupNorm with separate weights and biases per client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _pool(
     x, bias, out, where, pixels,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out[m, c] = max(0, bias[c] + the largest of the four x under m); where: 0 to 3 for which of them, 4 for none."""
+    """Compute out[m, c] = max(0, bias[c] + largest of the four x at m); where is its index, or 4 if out is zero."""
     client = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
@@ -23,7 +23,7 @@ def _pool(
     which = tl.zeros((BM, BC), dtype=tl.uint8)
     for corner in tl.static_range(1, 4):
         other = tl.load(image + (corner // 2 * W + corner % 2) * C, mask=kept, other=0.0)
-        larger = (other > best) | (other != other)  # what is not a number stays so
+        larger = (other > best) | (other != other)  # NaN propagates
         best, which = tl.where(larger, other, best), tl.where(larger, corner, which).to(tl.uint8)
     value = best.to(tl.float32) + tl.load(bias + client * C + c, mask=c < C, other=0.0)[None, :]
     which = tl.where(value <= 0, 4, which).to(tl.uint8)
@@ -37,7 +37,7 @@ def _unpool(
     g, where, out, sums, pixels, share, clients,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """g at the place where each maximum was, and zero at the three others; sums[part, c] = Σ g over a part's pixels."""
+    """Write g to the position of each maximum and zero to the other three; sums[part, c] = Σ g over a part's pixels."""
     client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     total = tl.zeros((BM, BC), dtype=tl.float32)
@@ -58,14 +58,14 @@ def _unpool(
 
 @triton.jit
 def _over_groups(values, D: tl.constexpr, BC: tl.constexpr):
-    """The sum over each D channels, for every one of them."""
+    """Return for every channel the sum over its group of D channels."""
     sums = tl.sum(tl.reshape(values, (BC // D, D)), axis=1)
     return tl.reshape(tl.broadcast_to(sums[:, None], (BC // D, D)), (BC,))
 
 
 @triton.jit
 def _tile(weight, bias, batch, stride, BM: tl.constexpr, BC: tl.constexpr):
-    """Which image, channels and pixels, and the client's weight and bias of these channels."""
+    """Return the image, the channels and the pixels of a tile, and the client's weight and bias of these channels."""
     image, client = tl.program_id(0).to(tl.int64), (tl.program_id(0) // batch).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     w, b = tl.load(weight + client * stride + c), tl.load(bias + client * stride + c)
@@ -73,14 +73,14 @@ def _tile(weight, bias, batch, stride, BM: tl.constexpr, BC: tl.constexpr):
 
 
 @triton.jit
-def _normalise(
+def _normalize(
     x, weight, bias, out, means, scales, batch, stride, eps,
     C: tl.constexpr, P: tl.constexpr, D: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """GroupNorm of some channels of one image with P pixels, in groups of D; each client has its weight and bias."""
+    """Normalize some channels of one image with P pixels, in groups of D channels."""
     image, c, m, w, b = _tile(weight, bias, batch, stride, BM, BC)
     place, inside = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
-    a = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)  # the whole image, where it fits
+    a = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)  # the whole image, if it fits
     total = a
     for m0 in range(BM, P, BM):
         total += tl.load(x + place + m0 * C, mask=(m + m0 < P)[:, None], other=0.0).to(tl.float32)
@@ -108,7 +108,7 @@ def _normalise(
 
 @triton.jit
 def _slopes(g, x, place, inside, w, b, mean, scale, RELU: tl.constexpr):
-    """The gradient behind a ReLU, and what it multiplied."""
+    """Return the gradient behind the ReLU, and the normalized input by which the weight is multiplied."""
     slope = tl.load(g + place, mask=inside, other=0.0).to(tl.float32)
     normal = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
     if RELU:
@@ -117,15 +117,15 @@ def _slopes(g, x, place, inside, w, b, mean, scale, RELU: tl.constexpr):
 
 
 @triton.jit
-def _normalise_back(
+def _normalize_back(
     g, x, weight, bias, means, scales, out, shares, batch, stride,
     C: tl.constexpr, P: tl.constexpr, D: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """The gradient by the image, and this image's shares of those by weight and bias."""
+    """Compute the gradient by the image, and the contributions of the image to those by weight and bias."""
     image, c, m, w, b = _tile(weight, bias, batch, stride, BM, BC)
     mean, scale = tl.load(means + image * C + c), tl.load(scales + image * C + c)
     place, inside = (image * P + m[:, None]) * C + c[None, :], (m < P)[:, None]
-    slope, normal = _slopes(g, x, place, inside, w, b, mean, scale, RELU)  # of the whole image, where it fits
+    slope, normal = _slopes(g, x, place, inside, w, b, mean, scale, RELU)  # of the whole image, if it fits
     plain, weighted = slope, slope * normal
     for m0 in range(BM, P, BM):
         far, value = _slopes(g, x, place + m0 * C, (m + m0 < P)[:, None], w, b, mean, scale, RELU)
@@ -147,7 +147,7 @@ Pair = tuple[int, int]
 
 
 def pool(x: Tensor, bias: Tensor, out: Tensor, where: Tensor) -> None:
-    """Images (n·B, C, H, W) and half as high and wide, channels-last; bias (n, C)."""
+    """Pool images x (n·B, C, H, W) to out (n·B, C, H/2, W/2), channels-last; bias (n, C)."""
     n, channels = bias.shape
     pixels, bc = len(x) // n * out.shape[2] * out.shape[3], min(64, triton.next_power_of_2(channels))
     grid = (triton.cdiv(pixels, 64), n, triton.cdiv(channels, bc))
@@ -155,7 +155,7 @@ def pool(x: Tensor, bias: Tensor, out: Tensor, where: Tensor) -> None:
 
 
 def unpool(g: Tensor, where: Tensor, out: Tensor, sums: Tensor) -> None:
-    """Slopes half as high and wide as out, channels-last; sums (parts, n, C)."""
+    """Compute the gradient of `pool`: g (n·B, C, H/2, W/2) to out (n·B, C, H, W), channels-last; sums (parts, n, C)."""
     (parts, n, channels), bm = sums.shape, 32
     pixels, bc = len(g) // n * g.shape[2] * g.shape[3], min(64, triton.next_power_of_2(channels))
     share = triton.cdiv(triton.cdiv(pixels, parts), bm) * bm
@@ -163,29 +163,31 @@ def unpool(g: Tensor, where: Tensor, out: Tensor, sums: Tensor) -> None:
                                                     num_warps=4)  # fmt: skip
 
 
-def normalise(
+def normalize(
     x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, means: Tensor, scales: Tensor,
     groups: int, eps: float, relu: bool,
 ) -> None:  # fmt: skip
-    """Images (n·B, C, H, W) and out, channels-last; weight and bias (n, C), rows equally far apart; means and scales
-    (n·B, C)."""
+    """Normalize images x (n·B, C, H, W) to out, channels-last.
+
+    Weight and bias are (n, C) with equal strides; means and scales are (n·B, C).
+    """
     grid, batch, sizes, blocks, warps = _by_image(x, weight, groups, 1 << 15)
-    _normalise[grid](x, weight, bias, out, means, scales, batch, weight.stride(0), eps, *sizes, relu, *blocks,
+    _normalize[grid](x, weight, bias, out, means, scales, batch, weight.stride(0), eps, *sizes, relu, *blocks,
                      num_warps=warps)  # fmt: skip
 
 
-def normalise_back(
+def normalize_back(
     g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, scales: Tensor,
     out: Tensor, shares: Tensor, groups: int, relu: bool,
 ) -> None:  # fmt: skip
-    """Everything as above; what each image adds to the gradients by weight and bias goes to shares (n·B, 2, C)."""
+    """Compute the gradient of `normalize`; each image's contributions by weight and bias go to shares (n·B, 2, C)."""
     grid, batch, sizes, blocks, warps = _by_image(x, weight, groups, 1 << 14)
-    _normalise_back[grid](g, x, weight, bias, means, scales, out, shares, batch, weight.stride(0), *sizes, relu,
+    _normalize_back[grid](g, x, weight, bias, means, scales, out, shares, batch, weight.stride(0), *sizes, relu,
                           *blocks, num_warps=warps)  # fmt: skip
 
 
 def _by_image(x: Tensor, weight: Tensor, groups: int, most: int) -> tuple[Pair, int, tuple[int, int, int], Pair, int]:
-    """Grid, images a client; C, P and D; the size of a tile of at most so many numbers, and threads for it in 32s."""
+    """Return the grid, the images per client, (C, P, D), the size of a tile of up to `most` numbers, and its warps."""
     (images, channels, height, width), each = x.shape, x.shape[1] // groups
     pixels = triton.next_power_of_2(height * width)
     bc = max(each, min(32, channels, max(16, most // pixels)))

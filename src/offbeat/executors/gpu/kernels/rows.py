@@ -1,4 +1,4 @@
-"""What is done to each row of a stack, or not."""
+"""Operations on the active rows of a stack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @triton.jit
 def _keep(new, old, on, width, stride, BLOCK: tl.constexpr):
-    """old[row] = new[row] where that is wanted."""
+    """Compute old[row] = new[row] for rows that are on."""
     row = tl.program_id(1).to(tl.int64)
     if tl.load(on + row):
         place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -20,7 +20,7 @@ def _keep(new, old, on, width, stride, BLOCK: tl.constexpr):
 
 @triton.jit
 def _descend(y, g, lr, on, width, y_stride, g_stride, decay, BLOCK: tl.constexpr):
-    """y[row] −= lr[row]·(g[row] + decay·y[row]) where that is wanted."""
+    """Compute y[row] −= lr[row]·(g[row] + decay·y[row]) for rows that are on."""
     row = tl.program_id(1).to(tl.int64)
     if tl.load(on + row):
         place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -30,14 +30,14 @@ def _descend(y, g, lr, on, width, y_stride, g_stride, decay, BLOCK: tl.constexpr
 
 
 def keep(new: Tensor, old: Tensor, on: Tensor) -> None:
-    """(rows, d), or what can be spread to it, into (rows, d), for the rows that are on (rows, 1)."""
+    """Copy new, which can be broadcast to (rows, d), into old (rows, d), for rows that are on (rows, 1)."""
     rows, width = old.shape
     new = new.expand_as(old).contiguous()
     _keep[(triton.cdiv(width, 4096), rows)](new, old, on, width, old.stride(0), 4096, num_warps=8)
 
 
 def descend(y: Tensor, g: Tensor, lr: Tensor, on: Tensor, decay: float) -> None:
-    """A plain step of (rows, …), each row whole in memory, along (rows, …), for the rows that are on (rows, 1)."""
+    """Take a plain step of y (rows, …), with contiguous rows, along −g (rows, …), for rows that are on (rows, 1)."""
     rows, width = len(g), math.prod(g.shape[1:])
     if not width:
         return

@@ -1,0 +1,150 @@
+"""The `graphs` executor: one client per CUDA graph, with several graphs in parallel on separate streams.
+
+It suits models whose single step occupies about half of the GPU. Stacking them gains nothing, since cuDNN's ordinary
+convolutions beat grouped ones, but launching the hundreds of kernels of a step from the host costs more than running
+them. The step of each stream is compiled and captured once, and then replayed for every local step of a client; the
+streams fill each other's gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from offbeat.client.context import TrainingContext
+from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import seeded_generators
+from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
+from offbeat.executors.gpu import Program, Programs
+from offbeat.executors.probe import mixes_examples
+from offbeat.executors.vectorized import rows
+from offbeat.random import key
+from offbeat.server.extensions import BUFFERS
+
+STREAMS = 8
+
+
+class ClientStream:
+    """A CUDA stream with its programs and the running statistics of its model; on a CPU there is no stream.
+
+    Attributes:
+        program: The program of the loaded job.
+        counts: Number of examples in each of the job's batches.
+        buffers: Running statistics of the model; None if it has none.
+
+    Args:
+        context: Model, data and device.
+    """
+
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
+        self.cuda_stream: Any = torch.cuda.Stream() if context.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.programs = Programs()
+        self.program: Program | None = None
+        self.counts = np.zeros(0, dtype=np.int64)
+        self.buffers = context.buffers.read(context.module) if context.buffers.names else None
+
+    def load(self, task: Task, compiled: bool) -> Program:
+        """Load a task into a program, and return the program."""
+        runtime, job = task
+        context = runtime.context
+        x, lr = job.x[None], job.x.new_tensor([[context.rule.lr * job.rate]])
+        state = context.rule.begin(x, rows([job.extra]), rows([runtime.begin(job)]))
+        batches, counts = context.plans([job])
+        self.program = None  # its memory may be needed for another one
+        self.program = self.programs.get(
+            self._loss, context.layout, context.rule, x, batches, state, self.cuda_stream, compiled
+        )
+        self.program.load(x, lr, np.array([job.steps]), state, batches, counts)
+        self.counts = counts[:, 0]
+        if self.buffers is not None:
+            self.buffers.copy_(job.extra[BUFFERS])
+        return self.program
+
+    def finish(self, task: Task, finite: bool) -> TrainingOutcome:
+        """Return the outcome of the loaded task."""
+        (runtime, job), program = task, self.program
+        assert program is not None
+        rule = runtime.context.rule
+        lr = rule.lr * job.rate
+        vectors = rule.finish(program.y, program.x, lr, float(job.steps), program.state)
+        extra, client_state = ({name: value[0].clone() for name, value in part.items()} for part in vectors)
+        if self.buffers is not None:
+            extra[BUFFERS] = self.buffers.clone()
+        return outcome(task, finite, program.y[0] - program.x[0], extra, client_state)
+
+    def _loss(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
+        """Return the weighted mean loss of one model with parameters (1, …)."""
+        context = self.context
+        inputs = context.inputs(batch[0])
+        if inputs.is_cuda and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        views = context.buffers.unflatten(self.buffers) if self.buffers is not None else {}
+        buffers = {name: view.clone() for name, view in views.items()}  # the forward pass changes them in place
+        single = {name: value.squeeze(0) for name, value in parameters.items()}
+        with context.autocast():
+            outputs = functional_call(context.module, single | buffers, (inputs,))
+        for name, view in views.items():
+            view.copy_(buffers[name])
+        return cross_entropy(outputs.to(weight.dtype), context.labels(batch[0]), reduction="none").dot(weight[0])
+
+
+class Graphs(Executor):
+    """Trains clients on parallel CUDA streams.
+
+    Args:
+        runtime: The client runtime of the run.
+        compiled: Whether to compile steps on a GPU.
+    """
+
+    def __init__(self, runtime: ClientRuntime, compiled: bool = True) -> None:
+        super().__init__(runtime)
+        context = runtime.context
+        self.compiled = compiled and context.device.type == "cuda"
+        self.streams = [ClientStream(context) for _ in range(STREAMS)]
+        self.mixes = mixes_examples(context)  # then short batches must not be padded
+        self.bulk = min(self.bulk, 4 * STREAMS)
+
+    def close(self) -> None:
+        """Drop the programs; their reference cycles would keep memory until the next garbage collection."""
+        for stream in self.streams:
+            stream.program, stream.programs = None, Programs()
+
+    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+        """Train the tasks in groups of one task per stream, those with the most steps first."""
+        self.context.module.train()
+        order = sorted(range(len(tasks)), key=lambda i: -tasks[i][1].steps)  # so that a group ends together
+        outcomes: dict[int, TrainingOutcome] = {}
+        with seeded_generators(key(*(job.seed for _, job in tasks)), self.context.device):
+            for first in range(0, len(order), STREAMS):
+                positions = order[first : first + STREAMS]
+                outcomes |= zip(positions, self._train([tasks[i] for i in positions]), strict=True)
+        return [outcomes[i] for i in range(len(tasks))]
+
+    def _train(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+        """Train one task per stream."""
+        streams = self.streams[: len(tasks)]
+        programs = [stream.load(task, self.compiled) for stream, task in zip(streams, tasks, strict=True)]
+        cuda_streams = [stream.cuda_stream for stream in streams if stream.cuda_stream is not None]
+        for cuda_stream in cuda_streams:
+            cuda_stream.wait_stream(torch.cuda.current_stream())
+        for t in range(max(job.steps for _, job in tasks)):
+            for stream, program, (_, job) in zip(streams, programs, tasks, strict=True):
+                if t < job.steps:
+                    with torch.cuda.stream(stream.cuda_stream):
+                        program.step(1, self._batch_count(stream, program, t))
+        for cuda_stream in cuda_streams:
+            torch.cuda.current_stream().wait_stream(cuda_stream)
+        finite = torch.isfinite(torch.stack([program.y.sum() for program in programs])).tolist()
+        return [stream.finish(task, good) for stream, task, good in zip(streams, tasks, finite, strict=True)]
+
+    def _batch_count(self, stream: ClientStream, program: Program, t: int) -> int | None:
+        """Return the number of examples of a short batch that must not be padded; else None."""
+        count = int(stream.counts[t])
+        return count if self.mixes and count < program.weights.shape[2] else None
