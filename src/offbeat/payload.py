@@ -70,7 +70,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
 def encode_update(update: Update, codec: Codec, layout: Layout, job: Job) -> bytes:
     """Return the payload of an update whose Δ is not encoded yet."""
     header = {"job": update.job, "version": update.version, "steps": update.steps, "examples": update.examples}
-    if isinstance(codec, Raw):
+    if codec.lossless:
         header["raw"] = True
     delta = codec.encode(update.delta, layout, job.seed, job.compression_rate)
     return pack(header, {"delta": delta, **{name: raw(value) for name, value in update.extra.items()}})

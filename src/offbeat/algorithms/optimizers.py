@@ -31,6 +31,9 @@ Decay = Annotated[float, Interval(ge=0, lt=1)]
 class ServerOptimizer(Options, Stateful, ABC):
     """Interface for server optimizers, which turn the pseudo-gradient v into the next model."""
 
+    plain: ClassVar[bool] = False
+    """Whether the next model is exactly x + η·v."""
+
     def start(self, x: Tensor) -> None:
         """Discard all state and start at the model x."""
 
@@ -48,6 +51,8 @@ class ServerOptimizer(Options, Stateful, ABC):
 @dataclass(kw_only=True)
 class Plain(ServerOptimizer):
     """x ← x + η·v."""
+
+    plain: ClassVar[bool] = True
 
     def step(self, x: Tensor, v: Tensor, eta: float) -> Tensor:
         """Return x + η·v."""

@@ -22,6 +22,8 @@ class Codec(Options, ABC):
 
     adjustable: ClassVar[bool] = False
     """Whether the compression rate can be chosen per job."""
+    lossless: ClassVar[bool] = False
+    """Whether vectors travel uncompressed, so that the decoded vector is the vector itself."""
 
     @abstractmethod
     def size(self, layout: Layout, rate: float | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from offbeat.vectors import Layout
 @dataclass(kw_only=True, frozen=True)
 class Raw(Codec):
     """No compression: 32-bit floats."""
+
+    lossless: ClassVar[bool] = True
 
     def size(self, layout: Layout, rate: float | None = None) -> int:
         """Return four bytes per entry."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offbeat.algorithms.network import Network
-from offbeat.algorithms.optimizers import Plain
 from offbeat.client.context import TrainingContext
-from offbeat.client.rules import SGD
-from offbeat.compression import Raw
 from offbeat.errors import ConfigError
 from offbeat.executors import why_not_stackable
 
@@ -29,7 +26,6 @@ def check_network(experiment: Experiment, network: Network, context: TrainingCon
     """
     obstacle = why_not_stackable(context)
     busy = experiment.scheduler.cohort(context.data.clients)
-    plain = isinstance(experiment.client, SGD) and not experiment.client.weight_decay
     problems = [
         ("model", obstacle, f"gossip stacks the models of all clients, which this model does not support: {obstacle}"),
         (
@@ -44,12 +40,12 @@ def check_network(experiment: Experiment, network: Network, context: TrainingCon
         ),
         (
             "client.name",
-            bool(experiment.client.client_state) or bool(getattr(experiment.client, "momentum", 0)),
+            not experiment.client.stateless,
             "gossip supports plain steps only: use sgd without momentum, or prox",
         ),
         (
             "client.name",
-            network.local == "adam" and not plain,
+            network.local == "adam" and not (experiment.client.plain and not experiment.client.weight_decay),
             "clients of this algorithm take Adam steps: use sgd without weight decay",
         ),
         (
@@ -76,8 +72,8 @@ def check_network(experiment: Experiment, network: Network, context: TrainingCon
     ]
     if not network.restarts:  # x is the mean of all models; there is no server
         rule, travels = experiment.algorithm, experiment.compression
-        plain_x = rule.eta == 1.0 and isinstance(rule.optimizer, Plain)
-        coded = not isinstance(travels.upload, Raw) or not isinstance(travels.download, Raw)
+        plain_x = rule.eta == 1.0 and rule.optimizer.plain
+        coded = not travels.upload.lossless or not travels.download.lossless
         problems += [
             ("algorithm.eta", not plain_x, "there is no server: set eta = 1 and remove the optimizer"),
             ("compression", coded, "there is no server to send to: remove compression"),

@@ -57,6 +57,11 @@ class ClientRule(Options, ABC):
         """Whether a step is exactly y − lr·(g + weight_decay·y)."""
         return False
 
+    @property
+    def stateless(self) -> bool:
+        """Whether a step depends on nothing but y, g and x."""
+        return not self.client_state
+
     def local_steps(self, examples: int) -> int:
         """Return the number K of local steps for a client with the given number of examples."""
         return self.steps or (self.epochs or 1) * math.ceil(examples / self.batch_size)

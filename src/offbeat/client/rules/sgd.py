@@ -29,6 +29,11 @@ class SGD(ClientRule):
         """Whether there is no momentum and no subclass with a step of its own."""
         return not self.momentum and type(self).step is SGD.step
 
+    @property
+    def stateless(self) -> bool:
+        """Whether there is no momentum."""
+        return not self.momentum
+
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], client_state: State) -> State:
         """Return the momentum buffer."""
         return {"m": torch.zeros_like(x)} if self.momentum else {}
