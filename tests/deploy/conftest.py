@@ -1,3 +1,5 @@
+"""Fixtures of tests that run the server on a grid without a network."""
+
 from __future__ import annotations
 
 import ast
@@ -6,41 +8,44 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.deploy.double import Double
+from tests.deploy.fake_grid import FakeGrid
 
-from offbeat.flower import puller as pull
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a network there is nothing to spare."""
-    monkeypatch.setattr(pull, "SOONEST", 0.02)
+from offbeat.flower import puller
 
 
 @pytest.fixture(autouse=True)
-def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Grids are closed: a thread that still trains when the interpreter ends takes it down with it."""
-    made: list[Double] = []
-    plain = Double.__init__
+def _short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pull replies often: without a network it costs nothing."""
+    monkeypatch.setattr(puller, "MIN_INTERVAL", 0.02)
 
-    def noted(self: Double, *args: object, **more: object) -> None:
-        plain(self, *args, **more)  # type: ignore[arg-type]
-        made.append(self)
 
-    monkeypatch.setattr(Double, "__init__", noted)
+@pytest.fixture(autouse=True)
+def _close_grids(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close all grids: a thread that is still training when the interpreter exits crashes it."""
+    grids: list[FakeGrid] = []
+    original = FakeGrid.__init__
+
+    def init(self: FakeGrid, *args: object, **kwargs: object) -> None:
+        original(self, *args, **kwargs)  # type: ignore[arg-type]
+        grids.append(self)
+
+    monkeypatch.setattr(FakeGrid, "__init__", init)
     yield
-    for double in made:
-        double.close()
+    for grid in grids:
+        grid.close()
 
 
 @pytest.fixture(autouse=True)
-def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPython 3.11 has one count of how deep it parses for all threads, and may fail when two parse at once, as those
-    do here that load NumPy arrays.  A real server has one such thread."""
-    lock, plain = threading.Lock(), ast.parse
+def _serialize_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one thread parse at a time.
 
-    def parse(*args: Any, **more: Any) -> Any:
+    CPython 3.11 counts the depth of its parser for all threads together and may fail when two of them parse at the same
+    time, as they do here to load NumPy arrays. A real server has one such thread.
+    """
+    lock, original = threading.Lock(), ast.parse
+
+    def parse(*args: Any, **kwargs: Any) -> Any:
         with lock:
-            return plain(*args, **more)
+            return original(*args, **kwargs)
 
     monkeypatch.setattr(ast, "parse", parse)

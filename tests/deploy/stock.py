@@ -1,4 +1,4 @@
-"""A Flower app as its tutorials write it, without a word of offbeat."""
+"""A Flower client app as Flower's tutorials write it: it does not import offbeat."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from torch import nn
 app = ClientApp()
 
 
-def net(normed: bool = False) -> nn.Module:
+def net(normalized: bool = False) -> nn.Module:
+    """Return an initialized network, with a BatchNorm layer if `normalized`."""
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)]
-    if normed:
+    if normalized:
         layers.insert(1, nn.BatchNorm1d(32))
     return nn.Sequential(*layers)
 
 
-def data(part: int, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ten clouds of points."""
+def data(partition: int, partitions: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return one partition of points from ten Gaussian clusters."""
     rng = torch.Generator().manual_seed(0)
     y = torch.randint(10, (720,), generator=rng)
     x = torch.randn(10, 64, generator=rng)[y] + 1.5 * torch.randn(720, 64, generator=rng)
-    return x[part::parts], y[part::parts]
+    return x[partition::partitions], y[partition::partitions]
 
 
 def test(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+    """Return loss and accuracy."""
     model.eval()
     with torch.no_grad():
         outputs = model(x)
@@ -36,6 +38,7 @@ def test(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[float, flo
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
+    """Train one epoch."""
     arrays = message.content["arrays"]
     assert isinstance(arrays, ArrayRecord)
     model = net(any("running" in name for name in arrays))
@@ -47,26 +50,27 @@ def train(message: Message, context: Context) -> Message:
     for batch in torch.split(torch.randperm(len(x)), 16):
         loss = nn.functional.cross_entropy(model(x[batch]), y[batch])
         for parameter, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
-            parameter.data -= lr * g  # not by torch.optim, which takes seconds to be imported in every process
-    numbers = MetricRecord({"train_loss": loss.item(), "num-examples": len(x)})
-    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": numbers}), reply_to=message)
+            parameter.data -= lr * g  # every process would need seconds to import torch.optim
+    metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(x)})
+    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate on the node's data."""
     arrays = message.content["arrays"]
     assert isinstance(arrays, ArrayRecord)
     model = net(any("running" in name for name in arrays))
     model.load_state_dict(arrays.to_torch_state_dict())
     x, y = data(int(context.node_config["partition-id"]), int(context.node_config["num-partitions"]))
     loss, accuracy = test(model, x, y)
-    numbers = MetricRecord({"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(x)})
-    return Message(RecordDict({"metrics": numbers}), reply_to=message)
+    metrics = MetricRecord({"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(x)})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
-def accuracy(version: int, arrays: ArrayRecord) -> MetricRecord:
-    """Of the global model, as a server app tests it."""
+def evaluate_globally(version: int, arrays: ArrayRecord) -> MetricRecord:
+    """Evaluate the global model on all data, as a server app does."""
     model = net(any("running" in name for name in arrays))
     model.load_state_dict(arrays.to_torch_state_dict())
-    loss, right = test(model, *data(0, 1))
-    return MetricRecord({"accuracy": right, "loss": loss})
+    loss, accuracy = test(model, *data(0, 1))
+    return MetricRecord({"accuracy": accuracy, "loss": loss})

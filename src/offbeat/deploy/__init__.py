@@ -1,1 +1,1 @@
-"""Bodies of `offbeat deploy`: processes, keys, bundles and supervision of a Flower federation."""
+"""Bodies of the `offbeat deploy` commands: bundles, keys, and supervision of Flower's programs."""

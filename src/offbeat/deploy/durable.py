@@ -1,125 +1,82 @@
-"""A deployment that survives what may die.
+"""`offbeat deploy server`: a server that survives the death of any of its programs.
 
-The SuperLink keeps its state in a database, and the server app runs beside it, not under it; whatever dies is started
-again.  A server app that has died is submitted as a new run, which goes on from the checkpoint in the run folder.
+The SuperLink keeps its state in a database and the server app runs next to it, below a SuperExec, so each can be
+restarted alone. A server app that dies is submitted as a new run, which resumes from the checkpoint in the run folder.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 
 from offbeat.deploy import bundle as files
 from offbeat.deploy.bundle import ServerBundle
-from offbeat.deploy.flower_cli import Link, environment, program
-from offbeat.deploy.processes import Program, Programs, await_port
-from offbeat.deploy.submission import Losses, Order, State, Submission
-from offbeat.deploy.tell import RepeatLimiter, Tell
-from offbeat.errors import OffbeatError
+from offbeat.deploy.flower_cli import Link
+from offbeat.deploy.flower_programs import LOOPBACK, FlowerPrograms
+from offbeat.deploy.processes import Program, Programs
+from offbeat.deploy.run_monitor import RunMonitor
+from offbeat.deploy.submission import RunRequest
+from offbeat.deploy.supervisor import Report, Supervisor
 from offbeat.files import write_json
 from offbeat.runs.result import Watch
 
-START_SECONDS = 120.0  # for the SuperLink to listen
-LOOK_SECONDS = 0.5
-FAILURES = 5  # of the server app in a row, without a new version between them: it is given up
+MAX_FAILURES = 5  # of the server app without a new version in between
 
 
-class Server:
-    """The server's half: `run` takes an experiment to its end."""
-
-    def __init__(self, bundle: ServerBundle, listen: tuple[str, int], programs: Programs, order: Order) -> None:
-        self.bundle, self.programs, self.order = bundle, programs, order
-        (host, port), place = listen, bundle.place.resolve()
-        self.home = place / "state"
-        here = "127.0.0.1" if host == "0.0.0.0" else host
-        self.link = Link(self.home, f"{here}:{port}", place / files.CA, [place])
-        self.link.prepare()
-        secret = ["--superexec-auth-secret-file", str(place / files.SECRET)]
-        superlink = self._start(
-            "SuperLink", "flower-superlink", "--host", host, "--port", str(port),
-            "--ssl-ca-certfile", str(place / files.CA), "--ssl-certfile", str(place / files.CERTIFICATE),
-            "--ssl-keyfile", str(place / files.KEY), "--enable-supernode-auth",
-            "--database", str(self.home / "superlink.db"), "--isolation", "process", *secret,
-            "--disable-runtime-dependency-installation",
-        )  # fmt: skip
-        await_port(superlink, here, port, START_SECONDS)
-        self._register()
-        self.superexec = self._start(
-            "SuperExec", "flower-superexec", *self.link.tls, "--runtime-api-address", self.link.address, *secret
-        )
-        self.submission: Submission | None = None
-        self._failures, self._version = 0, -1
-
-    def run(self, interrupted: threading.Event, watch: Watch, tell: Tell) -> bool:
-        """True when the run is finished, False when interrupted."""
-        losses, said = Losses(self.order.out), RepeatLimiter(tell)
-        while not interrupted.is_set():
-            for dead in self.programs.look():
-                tell(f"{dead.name} has ended; it is started again")
-            for text in losses.news():
-                said(text)
-            if self.submission is None:
-                self._submit(said)
-            elif (state := self.submission.look()) is State.FINISHED:
-                return True
-            elif state is State.FAILED:
-                self._failed(tell)
-            elif (glance := self.submission.glance) is not None:
-                watch(glance)
-            interrupted.wait(LOOK_SECONDS)
-        if self.submission is not None:
-            self.submission.interrupt(self.superexec.pid)
-        return False
-
-    def _submit(self, tell: Tell) -> None:
-        """A new run; the one before it, whose server app is no more, is done with."""
-        last = self.home / "run.json"
-        try:
-            if last.is_file():
-                with contextlib.suppress(OffbeatError):  # Flower may have noticed by itself
-                    self.link.stop(json.loads(last.read_text(encoding="utf-8"))["run"])
-            self.submission = Submission(self.link, self.order)
-        except OffbeatError as error:
-            tell(f"the run could not be submitted, it is tried again: {error}")
-            return
-        write_json(last, {"run": self.submission.run})
-
-    def _failed(self, tell: Tell) -> None:
-        assert self.submission is not None
-        glance, error = self.submission.glance, self.submission.error
-        version = glance.counters.version if glance else -1
-        self._failures = 1 if version > self._version else self._failures + 1
-        self._version, self.submission = max(version, self._version), None
-        if self._failures >= FAILURES:
-            raise OffbeatError(f"the server app has failed {FAILURES} times in a row: {error}")
-        tell(f"the server app has ended at version {max(version, 0)} ({error}); it is started again")
-
-    def _register(self) -> None:
-        """Let the nodes in whose keys are in the bundle and not in the database yet."""
-        file = self.home / "registered.json"
-        known = set(json.loads(file.read_text(encoding="utf-8"))["keys"]) if file.is_file() else set()
-        for key in self.bundle.node_keys:
-            line = key.read_text(encoding="utf-8").strip()
-            if line not in known:
-                self.link.register(key)
-                known.add(line)
-                write_json(file, {"keys": sorted(known)})
-
-    def _start(self, name: str, command: str, *words: str) -> Program:
-        log = self.home / "logs" / f"{name.lower()}.log"
-        env = environment(self.home, self.link.modules)
-        return self.programs.start(Program(name, [program(command), *words], env, log))
-
-
-def serve_forever(
+def run_server(
     bundle: ServerBundle,
     listen: tuple[str, int],
-    order: Order,
+    request: RunRequest,
     interrupted: threading.Event,
     watch: Watch,
-    tell: Tell,
+    report: Report,
 ) -> bool:
-    """Run a server bundle's experiment to its end (True), or until interrupted (False)."""
+    """Run the experiment of a server bundle to its end.
+
+    Args:
+        bundle: Certificate, keys and the nodes that may connect.
+        listen: Host and port of the SuperLink.
+        request: The run.
+        interrupted: Ends the run early when set; it can be resumed.
+        watch: Receives the progress.
+        report: Receives messages for the operator.
+
+    Returns:
+        True if the run is finished, False if it was interrupted.
+
+    Raises:
+        OffbeatError: The server app failed repeatedly without a new version.
+    """
+    (host, port), folder = listen, bundle.folder.resolve()
+    address = f"{LOOPBACK if host == '0.0.0.0' else host}:{port}"
+    link = Link(folder / "state", address, folder / files.CA, [folder])
     with Programs() as programs:
-        return Server(bundle, listen, programs, order).run(interrupted, watch, tell)
+        superexec = _start(bundle, link, host, programs)
+        run = RunMonitor(link, request, superexec, watch, report, max_failures=MAX_FAILURES)
+        return Supervisor(programs, interrupted, report).run(run)
+
+
+def _start(bundle: ServerBundle, link: Link, host: str, programs: Programs) -> Program:
+    """Start the SuperLink with TLS, node authentication and a database; register the nodes; start the SuperExec."""
+    folder, flower = bundle.folder.resolve(), FlowerPrograms(link, programs)
+    link.prepare()
+    secret = ["--superexec-auth-secret-file", str(folder / files.SECRET)]
+    flower.start_superlink(
+        host, "--ssl-ca-certfile", str(folder / files.CA), "--ssl-certfile", str(folder / files.CERTIFICATE),
+        "--ssl-keyfile", str(folder / files.KEY), "--enable-supernode-auth",
+        "--database", str(link.home / "superlink.db"), *secret, restart=True,
+    )  # fmt: skip
+    _register_nodes(bundle, link)
+    return flower.start_superexec(*secret)
+
+
+def _register_nodes(bundle: ServerBundle, link: Link) -> None:
+    """Register the node keys of the bundle that are not in the SuperLink's database yet."""
+    file = link.home / "registered.json"
+    registered = set(json.loads(file.read_text(encoding="utf-8"))["keys"]) if file.is_file() else set()
+    for path in bundle.node_keys:
+        key = path.read_text(encoding="utf-8").strip()
+        if key not in registered:
+            link.register(path)
+            registered.add(key)
+            write_json(file, {"keys": sorted(registered)})

@@ -1,4 +1,4 @@
-"""Flower's programs and its command line, as offbeat calls them."""
+"""Flower's command line: where its programs are, their environment, and calls of `flwr`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from typing import Any
 from offbeat.errors import OffbeatError
 from offbeat.version import __version__
 
-CALL_SECONDS = 120.0  # for one command of `flwr`
-ASK_SECONDS = 10.0  # between two questions how a run is, each of which is a process that takes seconds
-ENDED = "finished"  # how the status of a run that is over begins
+CALL_SECONDS = 120.0  # limit for one call of `flwr`
+STATUS_SECONDS = 10.0  # between two status queries, each of which starts a process that takes seconds
+FINISHED = "finished"  # prefix of the status of a run that has ended
 _NAME = "offbeat"  # of the SuperLink in Flower's config
 
-QUIET = {
+FLOWER_ENV = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
     "NO_COLOR": "1",
 }
-"""Nothing is sent to Flower's makers and nothing is installed; tasks are looked for often beside the seconds that each
-takes to start, but not so often that an idle device would feel it."""
+"""Turns off telemetry and installations. The poll interval is short compared with the seconds that a task takes to
+start, but long enough to cost an idle device nothing."""
 
 _APP = """\
 [project]
@@ -46,90 +46,118 @@ clientapp = "{module}:client"
 
 [tool.flwr.app.config]
 """
-# The config of runs of offbeat's own app:
-OWN: Mapping[str, str | int | float] = {
-    "experiment": "", "out": "", "data-dir": "", "modules": "", "least": 0, "track": "[]",
+
+RunConfig = Mapping[str, str | int | float]
+APP_CONFIG: RunConfig = {
+    "experiment": "", "out": "", "data-dir": "", "modules": "", "min-nodes": 0, "track": "[]",
 }  # fmt: skip
+"""Defaults of the run config of offbeat's Flower app; Flower accepts only keys that have one."""
 
 
-def program(name: str) -> str:
-    """Where one of Flower's commands lies: beside this Python, or in the PATH."""
-    found = shutil.which(name, path=_path())
-    if found is None:
-        raise OffbeatError(f"{name} is not there: install it with: pip install 'offbeat[flower]'")
-    return found
+def find_program(name: str) -> str:
+    """Return the path of one of Flower's commands, next to this Python or on the PATH.
+
+    Raises:
+        OffbeatError: The command is not installed.
+    """
+    path = shutil.which(name, path=_search_path())
+    if path is None:
+        raise OffbeatError(f"the command {name} was not found; install it with: pip install 'offbeat[flower]'")
+    return path
 
 
 def environment(home: pathlib.Path, modules: Sequence[pathlib.Path] = ()) -> dict[str, str]:
-    """For Flower's programs: state under `home`, the user's own modules importable."""
+    """Return the environment for Flower's programs.
+
+    Args:
+        home: Where Flower keeps its state.
+        modules: Folders of user modules that must be importable.
+    """
     paths = [str(folder) for folder in modules] + [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": _path(), "PYTHONPATH": os.pathsep.join(paths)}
+    return {
+        **os.environ, **FLOWER_ENV, "FLWR_HOME": str(home), "PATH": _search_path(),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }  # fmt: skip
 
 
-def _path() -> str:
-    """Flower's programs start each other by their names."""
+def _search_path() -> str:
+    """Return a PATH with this Python's folder first: Flower's programs start each other by name."""
     return os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 @dataclass(frozen=True)
 class Link:
-    """A SuperLink, as one who submits runs sees it."""
+    """Connection to a SuperLink: its address, and the calls of `flwr` that control it."""
 
     home: pathlib.Path
+    """Flower's home: config, state and logs."""
     address: str
-    ca: pathlib.Path | None = None  # None: no TLS
+    """HOST:PORT of the SuperLink."""
+    ca: pathlib.Path | None = None
+    """Certificate of the authority that signed the SuperLink's; None without TLS."""
     modules: Sequence[pathlib.Path] = field(default=())
-    app: str = "offbeat.flower.app"  # a module with `server` and `client`
-    config: Mapping[str, str | int | float] = field(default_factory=lambda: OWN)  # of its runs, unless told otherwise
+    """Folders of user modules that the apps import."""
+    app: str = "offbeat.flower.app"
+    """The Flower app to run: a module with `server` and `client`."""
+    config: RunConfig = field(default_factory=lambda: APP_CONFIG)
+    """Defaults of the app's run config."""
 
     def prepare(self) -> None:
-        """Write what `flwr` reads."""
+        """Write the app and the config file that `flwr` reads."""
         from tomli_w import dumps
 
-        how: dict[str, Any] = {"insecure": True} if self.ca is None else {"root-certificates": str(self.ca)}
+        security: dict[str, Any] = {"insecure": True} if self.ca is None else {"root-certificates": str(self.ca)}
         (self.home / "app").mkdir(parents=True, exist_ok=True)
         text = _APP.format(version=__version__, module=self.app) + dumps(self.config)
         (self.home / "app" / "pyproject.toml").write_text(text, encoding="utf-8")
-        config = {"superlink": {"default": _NAME, _NAME: {"address": self.address, **how}}}
+        config = {"superlink": {"default": _NAME, _NAME: {"address": self.address, **security}}}
         (self.home / "config.toml").write_text(dumps(config), encoding="utf-8")
 
     @property
     def tls(self) -> list[str]:
-        """What a client of this SuperLink is told."""
+        """Command-line options with which a program connects to this SuperLink."""
         return ["--insecure"] if self.ca is None else ["--root-certificates", str(self.ca)]
 
-    def submit(self, told: Mapping[str, str | int | float]) -> str:
-        """Start a run of the app; its id."""
+    def submit(self, config: RunConfig) -> str:
+        """Start a run of the app with this run config and return its id."""
         from tomli_w import dumps
 
         file = self.home / "run.toml"
-        file.write_text(dumps(told), encoding="utf-8")
+        file.write_text(dumps(config), encoding="utf-8")
         return str(self._call("run", str(self.home / "app"), _NAME, "--run-config", str(file))["run-id"])
 
     def status(self, run: str) -> tuple[str, str]:
-        """Where a run stands, and why."""
-        (found,) = self._call("list", _NAME, "--run-id", run)["runs"]
+        """Return the status of a run and its details."""
+        runs = self._call("list", _NAME, "--run-id", run)["runs"]
+        if not runs:
+            raise OffbeatError(f"the SuperLink at {self.address} does not know the run {run}")
+        found = runs[0]
         return str(found["status"]), str(found.get("details") or found.get("status-details") or "")
 
     def stop(self, run: str) -> None:
+        """Stop a run."""
         self._call("stop", run, _NAME)
 
     def register(self, key: pathlib.Path) -> None:
-        """Let the node that has this key's other half take part."""
+        """Register a node by its public key."""
         self._call("supernode", "register", str(key), _NAME)
 
-    def _call(self, *words: str) -> dict[str, Any]:
+    def _call(self, *arguments: str) -> dict[str, Any]:
+        """Call `flwr` and return the JSON that it prints."""
+        command = f"flwr {arguments[0]}"
         try:
             done = subprocess.run(
-                [program("flwr"), *words, "--format", "json"], env=environment(self.home, self.modules),
+                [find_program("flwr"), *arguments, "--format", "json"], env=environment(self.home, self.modules),
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CALL_SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise OffbeatError(f"flwr {words[0]} has not ended within {CALL_SECONDS:g} s") from None
+            raise OffbeatError(
+                f"`{command}` took more than {CALL_SECONDS:g} s; is the SuperLink at {self.address} running?"
+            ) from None
         try:
             answer: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
             answer = {"success": False, "error-message": done.stderr or done.stdout}
         if not answer.get("success"):
-            raise OffbeatError(f"flwr {words[0]}: {str(answer.get('error-message', '')).strip()}")
+            raise OffbeatError(f"`{command}` failed: {str(answer.get('error-message', '')).strip()}")
         return answer

@@ -1,4 +1,4 @@
-"""Programs that run beside this one: each with its children in a process group of its own, ended as a whole."""
+"""Child programs: each runs with its descendants in its own process group, which is ended as a whole."""
 
 from __future__ import annotations
 
@@ -18,74 +18,101 @@ from types import TracebackType
 
 from offbeat.errors import OffbeatError
 
-GRACE = 8.0  # seconds between SIGTERM and SIGKILL
-SHORTEST, LONGEST = 2.0, 60.0  # seconds before a program is started again, doubled while it keeps dying young
-STEADY = 60.0  # seconds after which it counts as well
-TAIL = 60  # lines of a log in which an error is looked for
-_PARENT_DEATH = 1  # PR_SET_PDEATHSIG
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_CHATTER = re.compile(r"\bINFO\b|^For more information|^\s*$")
+GRACE_SECONDS = 8.0  # between SIGTERM and SIGKILL
+MIN_DELAY, MAX_DELAY = 2.0, 60.0  # seconds before a restart; the delay doubles while a program keeps exiting early
+STABLE_SECONDS = 60.0  # after which a program counts as stable and its delay is reset
+TAIL_LINES = 60  # lines of a log that are searched for an error
+_PR_SET_PDEATHSIG = 1
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_NOISE = re.compile(r"\bINFO\b|^For more information|^\s*$")
 
 
 @dataclass
 class Program:
-    """A command that is kept running, or is run once.  What it prints goes to the end of `log`."""
+    """A command that is run in the background and restarted when it exits."""
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str]
     log: pathlib.Path
-    pause: Callable[[str], float] | None = None  # before it is started again, by what it has printed in this life
+    """File to which the output is appended."""
+    restart_delay: Callable[[str], float] | None = None
+    """Returns the seconds before a restart, given the output since the last start. None: an increasing delay."""
     restart: bool = True
+    """Whether to restart the program when it exits."""
     starts: int = 0
+    """How often the program was started."""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    _since: float = 0.0
-    _begin: int = 0  # of this life in the log
-    _due: float | None = None
-    _wait: float = SHORTEST
+    _started_at: float = 0.0
+    _log_start: int = 0  # offset in the log of the output since the last start
+    _restart_at: float | None = None
+    _delay: float = MIN_DELAY
 
     def start(self) -> None:
+        """Start the program in a new process group."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            self._begin = log.tell()
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 self.command, env=dict(self.env), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                start_new_session=True, preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )  # fmt: skip
-        self.starts, self._since, self._due = self.starts + 1, time.monotonic(), None
+        self.starts, self._started_at, self._restart_at = self.starts + 1, time.monotonic(), None
 
     @property
     def pid(self) -> int:
-        """Of the program and of its group."""
+        """The id of the process, which is also that of its group."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def running(self) -> bool:
+        """Whether the process is alive."""
         return self._process is not None and self._process.poll() is None
 
-    def look(self) -> bool:
-        """Start it again when it is time; True when it has just been found dead."""
+    @property
+    def exit_status(self) -> str:
+        """How the program exited: the name of a signal, or its status."""
+        code = self._process.poll() if self._process is not None else None
+        return signal.Signals(-code).name if code is not None and code < 0 else f"status {code}"
+
+    @property
+    def killed(self) -> bool:
+        """Whether the program was ended by a signal."""
+        return self._process is not None and (self._process.poll() or 0) < 0
+
+    @property
+    def seconds_to_restart(self) -> float:
+        """Seconds until a program that has exited is restarted."""
+        return max(0.0, self._restart_at - time.monotonic()) if self._restart_at is not None else 0.0
+
+    def poll(self) -> bool:
+        """Restart the program when its restart is due.
+
+        Returns:
+            Whether the program has exited since the last call.
+        """
         if self.running:
             return False
         now = time.monotonic()
-        if self._due is None:
-            self.signal(signal.SIGKILL)  # its orphans
-            self._wait = SHORTEST if now - self._since > STEADY else min(2 * self._wait, LONGEST)
-            self._due = now + (self.pause(self._text(self._begin)) if self.pause else self._wait)
+        if self._restart_at is None:
+            self.send_signal(signal.SIGKILL)  # to the children that it left behind
+            self._delay = MIN_DELAY if now - self._started_at > STABLE_SECONDS else min(2 * self._delay, MAX_DELAY)
+            self._restart_at = now + (self.restart_delay(self._output()) if self.restart_delay else self._delay)
             return True
-        if self.restart and now >= self._due:
+        if self.restart and now >= self._restart_at:
             self.start()
         return False
 
-    def signal(self, number: int) -> None:
-        """To the whole group."""
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the whole process group."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
     @property
     def group_alive(self) -> bool:
+        """Whether any process of the group is alive."""
         if self._process is None:
             return False
         self._process.poll()
@@ -95,32 +122,36 @@ class Program:
             return False
         return True
 
-    def last_words(self, lines: int = 8) -> str:
-        """The end of its log, from the last error on where there is one."""
-        said = [line for line in self._text(0).splitlines()[-TAIL:] if not _CHATTER.search(line)]
-        errors = [place for place, line in enumerate(said) if "ERROR" in line]
-        return "\n".join(said[errors[-1] :][:lines] if errors else said[-lines:])
+    def log_excerpt(self, lines: int = 8) -> str:
+        """Return the last error in the output since the last start, or the last lines if there is no error."""
+        tail = [line for line in self._output().splitlines()[-TAIL_LINES:] if not _NOISE.search(line)]
+        errors = [index for index, line in enumerate(tail) if "ERROR" in line]
+        return "\n".join(tail[errors[-1] :][:lines] if errors else tail[-lines:])
 
-    def _text(self, begin: int) -> str:
-        """Its log from there on."""
-        raw = self.log.read_bytes()[begin:] if self.log.is_file() else b""
-        return _COLOUR.sub("", raw.decode("utf-8", errors="replace"))
+    def _output(self) -> str:
+        """Return the output since the last start, without colors."""
+        if not self.log.is_file():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return _COLOR.sub("", log.read().decode("utf-8", errors="replace"))
 
 
 class Programs:
-    """A context in which programs run; at its end all of them have ended, and all that they have started."""
+    """A context manager for programs: on exit, all of them and their descendants are ended."""
 
     def __init__(self) -> None:
         self.all: list[Program] = []
 
     def start(self, program: Program) -> Program:
+        """Start a program and add it."""
         self.all.append(program)
         program.start()
         return program
 
-    def look(self) -> list[Program]:
-        """Start again what has died; who was found dead."""
-        return [program for program in self.all if program.look()]
+    def poll(self) -> list[Program]:
+        """Restart programs whose restart is due and return those that have exited since the last call."""
+        return [program for program in self.all if program.poll()]
 
     def __enter__(self) -> Programs:
         return self
@@ -131,35 +162,41 @@ class Programs:
         self.end()
 
     def end(self) -> None:
-        """In good order; at once when Ctrl-C is pressed once more."""
+        """Terminate all programs, and kill them after a grace period or a second Ctrl-C."""
         try:
-            self._signal(signal.SIGTERM)
+            self._signal_all(signal.SIGTERM)
         finally:
-            self._signal(signal.SIGKILL)
+            self._signal_all(signal.SIGKILL)
             self.all.clear()
 
-    def _signal(self, number: int) -> None:
-        """To all groups, those that were started last first; wait for their end."""
+    def _signal_all(self, number: int) -> None:
+        """Signal all groups, in reverse order of their start, and wait for their end."""
         for program in reversed(self.all):
-            program.signal(number)
-        until = time.monotonic() + GRACE
-        while any(program.group_alive for program in self.all) and time.monotonic() < until:
+            program.send_signal(number)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while any(program.group_alive for program in self.all) and time.monotonic() < deadline:
             time.sleep(0.05)
 
 
-def await_port(program: Program, host: str, port: int, seconds: float) -> None:
-    """Wait until somebody listens."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and program.running:
+def wait_for_port(program: Program, host: str, port: int, seconds: float) -> None:
+    """Wait until a program accepts connections.
+
+    Raises:
+        OffbeatError: The program exited or did not listen in time.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and program.running:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
             return
         time.sleep(0.1)
-    what = f"does not listen on port {port} after {seconds:g} s" if program.running else "has ended"
-    raise OffbeatError(f"{program.name} {what}; its last words:\n{program.last_words()}")
+    problem = (
+        f"does not listen on port {port} after {seconds:g} s" if program.running else f"exited ({program.exit_status})"
+    )
+    raise OffbeatError(f"{program.name} {problem}; end of {program.log.name}:\n{program.log_excerpt()}")
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody uses at the moment."""
+    """Return ports of the loopback interface that are currently unused."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -170,6 +207,6 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def _die_with_parent() -> None:
-    """Whoever kills this process with SIGKILL does not leave its children behind."""
-    ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process when its parent dies, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A Flower node: one job, trained by the client runtime on the data that the node has."""
+"""The client side of a deployment: train jobs with the client runtime on the data of a Flower node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from offbeat.client.evaluation import Evaluator
 from offbeat.client.runtime import ClientRuntime
 from offbeat.data import Dataset, PartitionedDataset, data_dir
 from offbeat.errors import ConfigError
-from offbeat.flower.wire import UPDATE, Flat, raw_array
+from offbeat.flower.wire import UPDATE, FlatFormat, raw_array
 from offbeat.messages import Job
 from offbeat.runs.experiment import Experiment
 from offbeat.server.extensions import BUFFERS
@@ -28,21 +28,21 @@ STATE, BEFORE, LAST = "offbeat.state", "offbeat.state-before", "offbeat.last-job
 
 
 class NodeClient:
-    """Answers the messages of one node.
+    """Handles the messages of one node.
 
     Args:
         experiment: Model, rule and codecs.
-        node: The node's config: where its data is.
+        node: The node config, which says where the data of the node is.
     """
 
     def __init__(self, experiment: Experiment, node: dict[str, Any]) -> None:
-        data = own_data(experiment, node)
+        data = node_data(experiment, node)
         self.context = TrainingContext(
             experiment.module(data.dataset), data, experiment.client, torch.device(experiment.device),
             precision=experiment.precision, augment=experiment.data.augment,
         )  # fmt: skip
         self.runtime = ClientRuntime(self.context, experiment.compression)
-        self.wire = Flat(self.context.layout, experiment.compression)
+        self.wire = FlatFormat(self.context.layout, experiment.compression)
         self.batch_size = experiment.evaluation.batch_size
 
     def train(self, message: Message, context: Context) -> Message:
@@ -59,7 +59,7 @@ class NodeClient:
         return Message(RecordDict({UPDATE: arrays, "metrics": metrics}), reply_to=message)
 
     def _local(self, job: Job) -> Job:
-        """Return the job on this node's device, where the node's data is that of client 0."""
+        """Return the job on this node's device, for client 0: the client runtime knows only the data of this node."""
         device = self.context.device
         extra = {name: value.to(device) for name, value in job.extra.items()}
         return dataclasses.replace(
@@ -67,16 +67,16 @@ class NodeClient:
         )
 
     def evaluate(self, message: Message) -> Message:
-        """Evaluate the model on the node's own data."""
+        """Evaluate a model on the data of the node."""
         job, data = self.wire.job(message.content), self.context.data
         indices = data.indices(0)
-        own = dataclasses.replace(data.dataset, test_x=data.dataset.x[indices], test_y=data.dataset.y[indices])
+        local = dataclasses.replace(data.dataset, test_x=data.dataset.x[indices], test_y=data.dataset.y[indices])
         context = TrainingContext(
-            self.context.module, dataclasses.replace(data, dataset=own), self.context.rule, self.context.device,
+            self.context.module, dataclasses.replace(data, dataset=local), self.context.rule, self.context.device,
             precision=self.context.precision,
         )  # fmt: skip
         accuracy, loss = Evaluator(context, self.batch_size)(job.x, job.extra.get(BUFFERS))()
-        metrics = MetricRecord({"num-examples": len(own.test_y), "accuracy": accuracy, "loss": loss})
+        metrics = MetricRecord({"num-examples": len(local.test_y), "accuracy": accuracy, "loss": loss})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     def _load_state(self, context: Context, client: int) -> None:
@@ -103,6 +103,7 @@ class NodeClient:
             context.state[LAST] = ConfigRecord({"job": last})
 
     def _vectors(self, records: RecordDict, name: str) -> dict[str, Tensor]:
+        """Return the vectors of a record on this node's device."""
         arrays = records.array_records.get(name, ArrayRecord())
         device = self.context.device
         return {key: torch.from_numpy(array.numpy().copy()).to(device) for key, array in arrays.items()}
@@ -112,24 +113,35 @@ def _arrays(vectors: Mapping[str, Tensor]) -> ArrayRecord:
     return ArrayRecord({name: Array(value.cpu().numpy()) for name, value in vectors.items()})
 
 
-def own_data(experiment: Experiment, node: dict[str, Any]) -> PartitionedDataset:
-    """Return the node's data: what its function `data = "module:function"` makes, or its part of the experiment's."""
+def node_data(experiment: Experiment, node: dict[str, Any]) -> PartitionedDataset:
+    """Return the data of a node.
+
+    Args:
+        experiment: The experiment whose data is partitioned among nodes that do not bring their own.
+        node: The node config: `data` names a function that returns the data (`module:function`); otherwise
+            `partition-id` selects a part of the experiment's data, which is cached in `data-dir`.
+
+    Raises:
+        ConfigError: The node config has neither, or `data` cannot be loaded.
+    """
     if "data" in node:
-        dataset = _made(str(node["data"]))
+        dataset = _load_dataset(str(node["data"]))
         return PartitionedDataset.of(dataset, [np.arange(len(dataset.y))])
     if "partition-id" not in node:
-        raise ConfigError("the node's config has neither data nor partition-id", key="node-config")
+        raise ConfigError("set data or partition-id in the node config", key="node-config")
     whole = experiment.data.load(data_dir(node.get("data-dir")), experiment.seed)
-    part = int(node["partition-id"]) % whole.clients
-    return PartitionedDataset.of(whole.dataset, [whole.indices(part)])
+    partition = int(node["partition-id"]) % whole.clients
+    return PartitionedDataset.of(whole.dataset, [whole.indices(partition)])
 
 
-def _made(name: str) -> Dataset:
+def _load_dataset(name: str) -> Dataset:
     module, _, function = name.partition(":")
     try:
-        made = getattr(importlib.import_module(module), function)()
+        dataset = getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{name!r}: {error}; expected module:function", key="data") from error
-    if not isinstance(made, Dataset):
-        raise ConfigError(f"{name} returned {type(made).__name__}, not a Dataset (see offbeat.from_arrays)", key="data")
-    return made
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(
+            f"{name} returned {type(dataset).__name__}, expected a Dataset (see offbeat.from_arrays)", key="data"
+        )
+    return dataset

@@ -1,8 +1,8 @@
-"""Which node is which client.
+"""Assignment of Flower's nodes to clients.
 
-Algorithms know clients 0 … N − 1; Flower knows node ids, which come and go.  A node that is seen for the first time
-becomes the next client; when all N are given away, it takes the place of one that has gone (a node that is restarted
-without a key of its own comes back under a new id).  While there is none it has to wait.
+Algorithms number their clients 0 … N − 1; Flower has node ids, which come and go. A new node becomes the next unused
+client. When all N clients are assigned, it replaces a node that has left: a node that restarts without a key returns
+under a new id. If no node has left, it waits.
 """
 
 from __future__ import annotations
@@ -15,61 +15,78 @@ from offbeat.environment import Environment
 from offbeat.environment.availability import Availability, Span
 
 
-class Nodes:
+class NodeRegistry:
+    """The node of each client, and the clients that are online.
+
+    Args:
+        clients: Number of clients N.
+    """
+
     def __init__(self, clients: int) -> None:
         self.clients = clients
-        self.client_of: dict[int, int] = {}  # by node
+        self.client_of: dict[int, int] = {}  # by node id
         self.online: frozenset[int] = frozenset()  # clients
-        self.reserved: frozenset[int] = frozenset()  # clients that are busy with something else than training
-        self.waiting: list[int] = []  # nodes without a place
+        self.reserved: frozenset[int] = frozenset()  # clients with a message other than a job
+        self.unassigned: list[int] = []  # ids of nodes that wait for a client
 
-    def adopt(self, seen: Iterable[int], busy: Iterable[int] = ()) -> bool:
-        """Take over who is there; True when that has changed.  Clients that are `busy` keep their places."""
-        present = sorted(set(seen))
-        taken = {client for node, client in self.client_of.items() if node in present} | set(busy)
-        for node in [n for n in present if n not in self.client_of]:
-            free = next((c for c in range(self.clients) if c not in self.client_of.values()), None)
-            if free is None:
-                free = next((c for c in range(self.clients) if c not in taken), None)
-            if free is None:
+    def update(self, present: Iterable[int], busy: Iterable[int] = ()) -> bool:
+        """Assign clients to the nodes that are online.
+
+        Args:
+            present: Ids of all nodes that are online.
+            busy: Clients that keep their node although it may have left.
+
+        Returns:
+            Whether the set of online clients has changed.
+        """
+        nodes = sorted(set(present))
+        occupied = {client for node, client in self.client_of.items() if node in nodes} | set(busy)
+        for node in [n for n in nodes if n not in self.client_of]:
+            client = next((c for c in range(self.clients) if c not in self.client_of.values()), None)
+            if client is None:
+                client = next((c for c in range(self.clients) if c not in occupied), None)
+            if client is None:
                 continue
-            self.client_of = {n: c for n, c in self.client_of.items() if c != free} | {node: free}
-            taken.add(free)
-        online = frozenset(client for node, client in self.client_of.items() if node in present)
-        self.waiting = [node for node in present if node not in self.client_of]
+            self.client_of = {n: c for n, c in self.client_of.items() if c != client} | {node: client}
+            occupied.add(client)
+        online = frozenset(client for node, client in self.client_of.items() if node in nodes)
+        self.unassigned = [node for node in nodes if node not in self.client_of]
         changed, self.online = online != self.online, online
         return changed
 
     @property
     def available(self) -> frozenset[int]:
-        """Whom the loop may draw, unless they are busy."""
+        """Clients that the scheduler may sample, unless they are training."""
         return self.online - self.reserved
 
     def node_of(self, client: int) -> int | None:
-        """None while nobody has the place."""
-        return next((node for node, place in self.client_of.items() if place == client), None)
+        """Return the node of a client, or None if it has none."""
+        return next((node for node, assigned in self.client_of.items() if assigned == client), None)
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the assignment."""
         return {"client_of": [[str(node), client] for node, client in self.client_of.items()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the assignment; nodes count as offline until the next update."""
         self.client_of = {int(node): client for node, client in state["client_of"]}
 
 
 @dataclass(kw_only=True, frozen=True)
-class Online(Availability):
-    """Who is connected, as of the last event."""
+class NodeAvailability(Availability):
+    """Clients are available while their nodes are online, as of the last event."""
 
-    nodes: Nodes
+    nodes: NodeRegistry
 
     def span(self, client: int, client_key: int, now: float) -> Span:
+        """Return whether the client is available now."""
         return client in self.nodes.available, now
 
     def next_change(self, now: float) -> float:
-        """A transport reports changes by itself: look again whenever there is an event."""
+        """Return the current time: the transport reports changes, so the loop checks at every event."""
         return now
 
 
-def live_environment(nodes: Nodes) -> Environment:
-    """The world as a loop sees it: no laws but who is there."""
-    return Environment(availability=Online(nodes=nodes))
+def live_environment(nodes: NodeRegistry) -> Environment:
+    """Return an environment in which nothing is simulated: availability is that of the nodes."""
+    return Environment(availability=NodeAvailability(nodes=nodes))

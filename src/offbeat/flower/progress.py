@@ -1,4 +1,4 @@
-"""progress.json: how far a deployment is, for whoever looks at its folder from outside."""
+"""progress.json: the progress of a deployment, for processes that follow its run folder."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from offbeat.runs.result import ProgressSnapshot, RunCounters
 NAME = "progress.json"
 
 
-def write(folder: pathlib.Path, glance: ProgressSnapshot) -> None:
-    """By the server app, a few times a second at most."""
+def write(folder: pathlib.Path, snapshot: ProgressSnapshot) -> None:
+    """Write the progress of this process's run."""
     write_json(
         folder / NAME,
-        {"pid": os.getpid(), "rounds": glance.rounds, "seconds_limit": glance.virtual_limit,
-         "tally": asdict(glance.counters), "metrics": glance.metrics[-1] if glance.metrics else None},
+        {"pid": os.getpid(), "rounds": snapshot.rounds, "seconds_limit": snapshot.virtual_limit,
+         "counters": asdict(snapshot.counters), "metrics": snapshot.metrics[-1] if snapshot.metrics else None},
     )  # fmt: skip
 
 
 def read(folder: pathlib.Path) -> tuple[ProgressSnapshot, int] | None:
-    """The moment, and the process that wrote it; None while there is nothing."""
+    """Return the progress and the id of the process that wrote it, or None if there is none."""
     try:
         found = json.loads((folder / NAME).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     metrics = [found["metrics"]] if found["metrics"] else []
-    return ProgressSnapshot(
-        RunCounters(**found["tally"]), found["rounds"], found["seconds_limit"], metrics, real=True
-    ), found["pid"]
+    counters = RunCounters(**found["counters"])
+    return ProgressSnapshot(counters, found["rounds"], found["seconds_limit"], metrics, real=True), found["pid"]
 
 
-def forget(folder: pathlib.Path) -> None:
-    """What there is is of an earlier process."""
+def delete(folder: pathlib.Path) -> None:
+    """Delete the progress of an earlier process."""
     (folder / NAME).unlink(missing_ok=True)

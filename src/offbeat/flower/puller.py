@@ -1,8 +1,8 @@
-"""Fetching replies, each by a call of its own.
+"""Background threads that fetch replies and watch which nodes are online.
 
-Flower's `pull_messages` waits until a reply that is ready has come over the line whole, so that one slow uplink would
-hold up all others.  Here every message is asked for separately by one of a few threads, often while it is young and
-more rarely the longer it is out.
+Flower's `pull_messages` blocks until a ready reply has been transferred completely, so one slow uplink would delay all
+other replies. Every message is therefore pulled by a separate call in one of a few threads: often while it is young,
+less often the longer it is pending.
 """
 
 from __future__ import annotations
@@ -18,140 +18,160 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 THREADS = 16
-SOONEST, LATEST = 0.1, 3.0  # seconds between two looks for the same reply
-SHARE = 0.05  # of the time that it has been out
-WATCH_SECONDS = 2.0  # between two questions who is there
-PATIENCE = 300.0  # seconds for which nobody may answer: a SuperLink that is restarted takes a while
+MIN_INTERVAL, MAX_INTERVAL = 0.1, 3.0  # seconds between two pulls of the same message
+INTERVAL_FRACTION = 0.05  # of the time for which a message is pending
+NODES_SECONDS = 2.0  # between two queries of the nodes
+OUTAGE_SECONDS = 300.0  # for which the SuperLink may be unreachable, for example while it restarts
 
-Found = tuple[str, Message | Exception | None]
+PulledReply = tuple[str, Message | Exception | None]
 
 
 class Puller:
-    """Puts (message id, reply) into `found`; (id, an error) when the SuperLink has been silent for too long."""
+    """Puts (message id, reply) into the queue `replies`.
 
-    def __init__(self, grid: Grid, patience: float = PATIENCE) -> None:
-        self.grid, self.patience = grid, patience
-        self.found: queue.Queue[Found] = queue.Queue(maxsize=2 * THREADS)  # replies are large: threads wait, too
+    (id, error) means that the SuperLink has been unreachable for too long, ("", None) that other nodes are online.
+
+    Args:
+        grid: Flower's grid.
+        outage_seconds: How long the SuperLink may be unreachable.
+    """
+
+    def __init__(self, grid: Grid, outage_seconds: float = OUTAGE_SECONDS) -> None:
+        self.grid, self.outage_seconds = grid, outage_seconds
+        # Bounded because replies are large: threads wait until the server has handled some.
+        self.replies: queue.Queue[PulledReply] = queue.Queue(maxsize=2 * THREADS)
         self._due: list[tuple[float, str]] = []
-        self._since: dict[str, float] = {}  # when each message was sent; not in here: nobody wants it any more
-        self._node: dict[str, int] = {}  # to whom
-        self._failing: float | None = None  # since when every call fails
-        self._change = threading.Condition()
-        self._ended = False
+        self._sent_at: dict[str, float] = {}  # messages that are not in here are no longer wanted
+        self._node: dict[str, int] = {}  # destination of each message
+        self._failing_since: float | None = None  # since when every call fails
+        self._condition = threading.Condition()
+        self._closed = False
         self._threads: list[threading.Thread] = []
 
-    def watch(self, message: str, node: int) -> None:
-        with self._change:
-            self._since[message], self._node[message] = time.monotonic(), node
-            heapq.heappush(self._due, (time.monotonic() + SOONEST, message))
-            if len(self._threads) < min(THREADS, len(self._since)):
-                self._threads.append(threading.Thread(target=self._work, name="offbeat-pull", daemon=True))
+    def add(self, message: str, node: int) -> None:
+        """Start to pull the reply to a message that was sent to a node."""
+        with self._condition:
+            self._sent_at[message], self._node[message] = time.monotonic(), node
+            heapq.heappush(self._due, (time.monotonic() + MIN_INTERVAL, message))
+            if len(self._threads) < min(THREADS, len(self._sent_at)):
+                self._threads.append(threading.Thread(target=self._run, name="offbeat-pull", daemon=True))
                 self._threads[-1].start()
-            self._change.notify()
+            self._condition.notify()
 
-    def forget(self, message: str) -> None:
-        with self._change:
-            self._since.pop(message, None)
+    def discard(self, message: str) -> None:
+        """Stop to pull the reply to a message."""
+        with self._condition:
+            self._sent_at.pop(message, None)
             self._node.pop(message, None)
 
-    def look_up(self, gone: Collection[int]) -> None:
-        """Who is there has changed: let whoever waits for `found` see.
+    def nodes_changed(self, gone: Collection[int]) -> None:
+        """Wake up the reader of `replies` because other nodes are online.
 
-        Messages to nodes that are gone are asked for at once: Flower says that a message is lost only while its node
-        is away, and the node may soon be back.
+        Messages to nodes that are gone are pulled immediately: Flower reports a message as lost only while its node is
+        offline, and the node may soon return.
         """
-        with self._change:
+        with self._condition:
             now = time.monotonic()
             self._due = [(now if self._node.get(m) in gone else at, m) for at, m in self._due]
             heapq.heapify(self._due)
-            self._change.notify()
+            self._condition.notify()
         with contextlib.suppress(queue.Full):
-            self.found.put_nowait(("", None))
+            self.replies.put_nowait(("", None))
 
     def close(self) -> None:
-        with self._change:
-            self._ended = True
-            self._change.notify_all()
+        """Let the threads end."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while (message := self._next()) is not None:
             try:
                 replies = list(self.grid.pull_messages([message]))
-            except Exception as error:  # whatever a connection may raise
-                self._failed(message, error)
+            except Exception as error:  # a connection may raise anything
+                self._handle_failure(message, error)
                 continue
-            self._failing = None
+            self._failing_since = None
             for reply in replies:
                 self._put((message, reply))
             if replies:
-                self.forget(message)
+                self.discard(message)
             else:
-                self._again(message)
+                self._reschedule(message)
 
-    def _put(self, found: Found) -> None:
-        """Wait for room, unless nobody takes anything out any more."""
-        while not self._ended:
+    def _put(self, reply: PulledReply) -> None:
+        """Wait for space in the queue, unless the puller is closed."""
+        while not self._closed:
             with contextlib.suppress(queue.Full):
-                self.found.put(found, timeout=1.0)
+                self.replies.put(reply, timeout=1.0)
                 return
 
     def _next(self) -> str | None:
-        """Wait for the next message that is due."""
-        with self._change:
-            while not self._ended:
-                while self._due and self._due[0][1] not in self._since:
+        """Wait for the next message that is due; return None when the puller is closed."""
+        with self._condition:
+            while not self._closed:
+                while self._due and self._due[0][1] not in self._sent_at:
                     heapq.heappop(self._due)
                 wait = self._due[0][0] - time.monotonic() if self._due else None
                 if wait is not None and wait <= 0:
                     return heapq.heappop(self._due)[1]
-                self._change.wait(wait)
+                self._condition.wait(wait)
             return None
 
-    def _again(self, message: str) -> None:
-        with self._change:
-            if message in self._since:
+    def _reschedule(self, message: str) -> None:
+        with self._condition:
+            if message in self._sent_at:
                 now = time.monotonic()
-                pause = min(LATEST, max(SOONEST, SHARE * (now - self._since[message])))
-                heapq.heappush(self._due, (now + pause, message))
-                self._change.notify()
+                interval = min(MAX_INTERVAL, max(MIN_INTERVAL, INTERVAL_FRACTION * (now - self._sent_at[message])))
+                heapq.heappush(self._due, (now + interval, message))
+                self._condition.notify()
 
-    def _failed(self, message: str, error: Exception) -> None:
+    def _handle_failure(self, message: str, error: Exception) -> None:
         now = time.monotonic()
-        self._failing = self._failing or now
-        if now - self._failing > self.patience:
+        self._failing_since = self._failing_since or now
+        if now - self._failing_since > self.outage_seconds:
             self._put((message, error))
         else:
-            time.sleep(SOONEST)
-            self._again(message)
+            time.sleep(MIN_INTERVAL)
+            self._reschedule(message)
 
 
-class Watcher:
-    """Asks who is there, every now and then, in a thread of its own."""
+class NodeWatcher:
+    """Queries regularly which nodes are online.
 
-    def __init__(self, grid: Grid, changed: Callable[[Collection[int]], None]) -> None:
-        self.grid, self.changed = grid, changed  # told who is gone
-        self.seen: frozenset[int] | None = None
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="offbeat-nodes", daemon=True)
+    Args:
+        grid: Flower's grid.
+        on_change: Called with the nodes that are gone whenever other nodes are online.
+    """
+
+    def __init__(self, grid: Grid, on_change: Callable[[Collection[int]], None]) -> None:
+        self.grid, self.on_change = grid, on_change
+        self.online: frozenset[int] | None = None
+        """Ids of the nodes that are online; None before the first query."""
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="offbeat-nodes", daemon=True)
 
     def start(self) -> None:
-        self.look()
+        """Query the nodes now and then regularly."""
+        self.query()
         self._thread.start()
 
-    def look(self) -> None:
-        with contextlib.suppress(Exception):  # the SuperLink is away: who was there is taken to be there still
-            seen = frozenset(self.grid.get_node_ids())
-            if seen != self.seen:
-                gone, self.seen = (self.seen or frozenset()) - seen, seen
-                self.changed(gone)
+    def query(self) -> None:
+        """Query the nodes; while the SuperLink is unreachable, nodes count as unchanged."""
+        with contextlib.suppress(Exception):
+            online = frozenset(self.grid.get_node_ids())
+            if online != self.online:
+                gone, self.online = (self.online or frozenset()) - online, online
+                self.on_change(gone)
 
-    def gone(self, node: int) -> None:
-        """Known from elsewhere, and until the next look."""
-        self.seen = (self.seen or frozenset()) - {node}
+    def mark_offline(self, node: int) -> None:
+        """Remove a node that is known to be gone, until the next query."""
+        self.online = (self.online or frozenset()) - {node}
 
     def close(self) -> None:
-        self._end.set()
+        """Let the thread end."""
+        self._closed.set()
 
-    def _work(self) -> None:
-        while not self._end.wait(WATCH_SECONDS):
-            self.look()
+    def _run(self) -> None:
+        while not self._closed.wait(NODES_SECONDS):
+            self.query()

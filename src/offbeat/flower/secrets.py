@@ -1,7 +1,7 @@
-"""The seed of a server's own draws, where these must stay its own.
+"""The secret seed of private noise.
 
-Clients know the seeds of their jobs, which lead back to the run's, and the run's config may be in anybody's hands.
-Noise that hides clients' updates therefore comes from a secret, which lies in the server's folder alone.
+Clients know the seeds of their jobs, which follow from the seed of the run, and the config of a run may be public.
+Noise that hides the updates of clients is therefore drawn from a secret that is stored in the server's folder only.
 """
 
 from __future__ import annotations
@@ -12,29 +12,41 @@ import secrets
 
 from offbeat.algorithms import Algorithm
 from offbeat.errors import RunFolderError
+from offbeat.runs.folder import CHECKPOINT, is_finished
 from offbeat.runs.privacy import private
 
 NOISE = "noise.key"
 
 
 def server_seed(algorithm: Algorithm, seed: int, folder: pathlib.Path | None) -> int:
-    """The run's seed; for a rule that adds private noise the secret of its folder, or a new one for a new run."""
-    hidden = private(algorithm)
-    if hidden is None:
+    """Return the seed of the server's own draws.
+
+    Args:
+        algorithm: The server rule. If it adds private noise, its aggregator is switched to sums.
+        seed: The seed of the run, which is returned if there is no private noise.
+        folder: The run folder with the secret of a run that is resumed.
+
+    Raises:
+        RunFolderError: The secret of a run that is resumed is missing or damaged.
+    """
+    aggregator = private(algorithm)
+    if aggregator is None:
         return seed
-    hidden.by_sum = True
+    aggregator.by_sum = True
     if folder is None or not (folder / NOISE).is_file():
-        if folder is not None and (any(folder.glob("checkpoint/*.pt")) or (folder / "summary.json").is_file()):
-            raise RunFolderError(f"{folder / NOISE} is missing: the run's noise cannot be drawn again")
+        if folder is not None and (any((folder / CHECKPOINT).glob("*.pt")) or is_finished(folder)):
+            raise RunFolderError(
+                f"{folder / NOISE} is missing, so the noise of the run cannot be reproduced; restore the file"
+            )
         return secrets.randbits(63)
     try:
         return int((folder / NOISE).read_text(encoding="ascii"), base=16)
     except ValueError:
-        raise RunFolderError(f"{folder / NOISE} is no key") from None
+        raise RunFolderError(f"{folder / NOISE} is not a hexadecimal key; restore the file") from None
 
 
-def keep(algorithm: Algorithm, folder: pathlib.Path) -> None:
-    """Lay the secret with which a new run has started into its folder, for this user alone."""
+def save_noise_key(algorithm: Algorithm, folder: pathlib.Path) -> None:
+    """Write the secret of a new run to its folder, readable by this user only; do nothing without private noise."""
     if private(algorithm) is None or (folder / NOISE).is_file():
         return
     part = folder / f".{NOISE}.part"

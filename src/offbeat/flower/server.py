@@ -1,4 +1,4 @@
-"""The server's side of a deployment: an experiment, driven by real clients."""
+"""The server side of a deployment: run an experiment with real clients, and replay it from its log."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from torch import Tensor
 
 from offbeat.algorithms.workload import Workload
 from offbeat.errors import ConfigError, RunFolderError
-from offbeat.flower.log import TripLog
-from offbeat.flower.nodes import Nodes, live_environment
-from offbeat.flower.replay import Replayed, turned
-from offbeat.flower.secrets import keep, server_seed
-from offbeat.flower.transport import Flower, check_rule
-from offbeat.flower.wire import Flat
+from offbeat.flower.log import EventLog
+from offbeat.flower.nodes import NodeRegistry, live_environment
+from offbeat.flower.replay import ReplayTransport, replay_to
+from offbeat.flower.secrets import save_noise_key, server_seed
+from offbeat.flower.transport import FlowerTransport, check_algorithm
+from offbeat.flower.wire import FlatFormat
 from offbeat.runs.api import resolved, stored
 from offbeat.runs.assembly import Assembly
 from offbeat.runs.callbacks import Callback
 from offbeat.runs.drive import alone
 from offbeat.runs.experiment import Experiment
-from offbeat.runs.folder import Origin, read_json
+from offbeat.runs.folder import CHECKPOINT, CONFIG, MODEL, Origin, is_finished, read_summary, read_text
 from offbeat.runs.result import Result, Watch
 from offbeat.runs.run import Run, server_settings
 from offbeat.server import checkpoint
 from offbeat.server.session import ServerSettings
 
-TIMEOUT = 3600.0  # seconds for a trip, unless environment.trip_timeout says otherwise
+TIMEOUT = 3600.0  # seconds until a client must have replied, unless environment.trip_timeout is set
+NODES_TIMEOUT = 300.0  # seconds to wait for nodes at the start
 
 
 def serve(
@@ -41,107 +42,141 @@ def serve(
     interrupted: threading.Event | None = None,
     data_dir: str | None = None,
     modules: str | None = None,
-    least: int | None = None,
-    patience: float = 300.0,
+    min_nodes: int | None = None,
+    nodes_timeout: float = NODES_TIMEOUT,
     watch: Watch | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Run an experiment with the nodes of a grid, or go on with it where `out` holds one that was begun.
+    """Run an experiment with the nodes of a grid, or resume it if its folder holds an unfinished run.
 
-    `least` nodes are waited for, up to `patience` seconds: as many as are to be busy at once, unless it is given.
+    Args:
+        experiment: The experiment.
+        grid: Flower's grid.
+        out: The run folder.
+        interrupted: Ends the run with a checkpoint when set.
+        data_dir: Folder of downloaded data.
+        modules: Folder of user modules, recorded in the run folder.
+        min_nodes: Nodes to wait for at the start. None: as many as train at the same time.
+        nodes_timeout: Seconds to wait for them.
+        watch: Receives the progress.
+        callbacks: Callbacks of the run.
+
+    Raises:
+        ConfigError: The experiment cannot be deployed.
+        RunFolderError: The folder holds a finished run or another experiment.
+        OffbeatError: Too few nodes connected, or the SuperLink was unreachable for too long.
     """
     assembly = assemble(experiment, data_dir)
-    nodes = Nodes(assembly.context.data.clients)
-    wire = Flat(assembly.context.layout, experiment.compression)
-    transport = Flower(grid, wire, nodes, experiment.environment.trip_timeout or TIMEOUT)
+    nodes = NodeRegistry(assembly.context.data.clients)
+    wire = FlatFormat(assembly.context.layout, experiment.compression)
+    transport = FlowerTransport(grid, wire, nodes, experiment.environment.trip_timeout or TIMEOUT)
     run = Run(
         assembly, interrupted=interrupted, watch=watch, folder=out, transport=transport,
         settings=_settings(assembly, nodes, wire, out), callbacks=callbacks, checkpoint_every_version=True,
     )  # fmt: skip
-    least = least or min(nodes.clients, experiment.scheduler.cohort(nodes.clients))
-    begun = is_begun(out, assembly)
-    if not begun:
+    min_nodes = min_nodes or min(nodes.clients, experiment.scheduler.cohort(nodes.clients))
+    resume = can_resume(out, assembly)
+    if not resume:
         run.open(out, resolved(experiment, assembly), Origin(data_dir, modules))
-    keep(run.loop.algorithm, out)
-    transport.log = TripLog(out)
+    save_noise_key(run.loop.algorithm, out)
+    transport.log = EventLog(out)
     try:
-        if begun:
+        if resume:
             run.reopen(out)
             if not run.metrics:
-                transport.log.cut(0, 0)
-        transport.start(least, patience)
-        transport.adopt()
+                transport.log.truncate(0, 0)
+        transport.start(min_nodes, nodes_timeout)
+        transport.update_nodes()
         return alone(run)
     finally:
         transport.close()
         transport.log.close()
 
 
-def is_begun(out: pathlib.Path, assembly: Assembly) -> bool:
-    """Whether the folder holds this experiment, unfinished."""
-    if not (out / "config.toml").is_file():
+def can_resume(out: pathlib.Path, assembly: Assembly) -> bool:
+    """Return whether a folder holds an unfinished run of this experiment.
+
+    Raises:
+        RunFolderError: The folder holds a finished run or another experiment.
+    """
+    if not (out / CONFIG).is_file():
         return False
-    if (out / "summary.json").is_file():
-        raise RunFolderError(f"{out} is finished")
-    if resolved(assembly.experiment, assembly) != (out / "config.toml").read_text(encoding="utf-8"):
-        raise RunFolderError(f"{out} holds another experiment: compare its config.toml")
+    if is_finished(out):
+        raise RunFolderError(f"the run in {out} is already finished; choose another folder")
+    if resolved(assembly.experiment, assembly) != read_text(out / CONFIG):
+        raise RunFolderError(f"{out} holds another experiment; compare its {CONFIG} or choose another folder")
     return True
 
 
 @dataclasses.dataclass(frozen=True)
-class Replay:
-    """What came of a replay."""
+class ReplayResult:
+    """The result of a replay."""
 
     version: int
+    """The last version."""
     updates: int
-    same: bool  # x, to the last bit
+    """Updates that were replayed."""
+    same: bool
+    """Whether x equals the x of the run, bit for bit."""
     x: Tensor
 
 
-def replay(folder: pathlib.Path, data_dir: str | None = None) -> Replay:
-    """A deployment that has ended, or has left a checkpoint, once more from its log."""
+def replay(folder: pathlib.Path, data_dir: str | None = None) -> ReplayResult:
+    """Replay a deployment from its log, up to its result or its last checkpoint.
+
+    Args:
+        folder: The run folder.
+        data_dir: Folder of downloaded data, if it is not that of the run.
+
+    Raises:
+        RunFolderError: The log is missing, damaged or does not match the experiment.
+    """
     experiment = stored(folder)
     assembly = assemble(experiment, data_dir or Origin.of(folder).data_dir)
-    version, x = _outcome(folder, assembly)
-    nodes = Nodes(assembly.context.data.clients)
-    wire = Flat(assembly.context.layout, experiment.compression)
-    transport = Replayed(folder, wire, nodes)
+    version, x = _saved_model(folder, assembly)
+    nodes = NodeRegistry(assembly.context.data.clients)
+    wire = FlatFormat(assembly.context.layout, experiment.compression)
+    transport = ReplayTransport(folder, wire, nodes)
     loop = dataclasses.replace(_settings(assembly, nodes, wire, folder), folder=None).loop(transport)
-    same = turned(loop, version) and torch.equal(loop.algorithm.x, x)
-    return Replay(loop.algorithm.version, transport.updates, same, loop.algorithm.x)
+    same = replay_to(loop, version) and torch.equal(loop.algorithm.x, x)
+    return ReplayResult(loop.algorithm.version, transport.updates, same, loop.algorithm.x)
 
 
-def _outcome(folder: pathlib.Path, assembly: Assembly) -> tuple[int, Tensor]:
-    """The last version that is on disk, and its x."""
-    if (folder / "summary.json").is_file():
+def _saved_model(folder: pathlib.Path, assembly: Assembly) -> tuple[int, Tensor]:
+    """Return the last version on disk and its x."""
+    if is_finished(folder):
         from safetensors.torch import load_file
 
-        version: int = read_json(folder / "summary.json")["rounds"]
-        return version, assembly.context.layout.flatten(load_file(folder / "model.safetensors"))
-    state = checkpoint.load(folder / "checkpoint", "cpu")
+        version: int = read_summary(folder)["rounds"]
+        return version, assembly.context.layout.flatten(load_file(folder / MODEL))
+    state = checkpoint.load(folder / CHECKPOINT, "cpu")
     if state is None:
-        raise RunFolderError(f"{folder} has no result and no checkpoint to compare with")
+        raise RunFolderError(f"{folder} has neither a result nor a checkpoint to compare with")
     algorithm = state["loop"]["algorithm"]
     return algorithm["version"], algorithm["x"]
 
 
 def assemble(experiment: Experiment, data_dir: str | None) -> Assembly:
-    """The server trains nothing: it needs the model, the test data and the rule."""
-    check_rule(experiment.algorithm, "algorithm.name")
+    """Build what a server needs: the model, the test data and the algorithm. It trains nothing itself.
+
+    Raises:
+        ConfigError: The experiment cannot be deployed.
+    """
+    check_algorithm(experiment.algorithm, "algorithm.name")
     if experiment.environment.attack is not None:
-        raise ConfigError("attacks are for simulations: real clients do what they do", key="environment.attack")
+        raise ConfigError("attacks can only be simulated; remove it for a deployment", key="environment.attack")
     return dataclasses.replace(experiment, executor="sequential").assemble(data_dir)
 
 
-def _settings(assembly: Assembly, nodes: Nodes, wire: Flat, folder: pathlib.Path) -> ServerSettings:
+def _settings(assembly: Assembly, nodes: NodeRegistry, wire: FlatFormat, folder: pathlib.Path) -> ServerSettings:
     """Return the server's settings with real nodes instead of a simulated environment."""
     experiment = assembly.experiment
-    own = Workload(experiment.client.steps or 0)  # 0: as many as the node's own data makes
+    workload = Workload(experiment.client.steps or 0)  # 0: the node derives the steps from the size of its data
     return dataclasses.replace(
         server_settings(assembly, folder),
         environment=live_environment(nodes),
         participation=assembly.environment.availability.probability_of,
-        workload=assembly.workload if experiment.algorithm.plans else lambda client: own,
+        workload=assembly.workload if experiment.algorithm.plans else lambda client: workload,
         outgoing=wire.outgoing,
         algorithm_seed=lambda algorithm: server_seed(algorithm, experiment.seed, folder),
     )
