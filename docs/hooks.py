@@ -1,11 +1,11 @@
-"""What mkdocs does to the pages beside rendering them.
+"""Hooks of the documentation site: generate parts of pages from the code.
 
-`<!-- generated: WHAT -->` in a page is replaced by what the code itself says, so that it need not be typed:
+A comment `<!-- generated: KIND ARGUMENT -->` in a page is replaced by generated Markdown:
 
 configuration     every table, name and key of an experiment
 commands          the help of every command
 modules PACKAGE   the API of every module of a package
-sources PACKAGE   the same, with the source
+sources PACKAGE   the API of every module of a package, with source code
 example NAME      examples/NAME.py, its comments as text
 """
 
@@ -31,13 +31,13 @@ TREE = re.compile(r"^[├└]", flags=re.M)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Called by mkdocs for every page."""
-    made = GENERATED.sub(lambda found: MAKERS[found[1]](*filter(None, [found[2]])), markdown)
-    return _to_api(made, "../" * page.file.src_uri.count("/"))
+    """Replace the markers of a page; mkdocs calls this for every page."""
+    expanded = GENERATED.sub(lambda found: GENERATORS[found[1]](*filter(None, [found[2]])), markdown)
+    return _to_api(expanded, "../" * page.file.src_uri.count("/"))
 
 
 def _to_api(markdown: str, up: str) -> str:
-    """Links to source files, which are good in a repository, lead to their API here."""
+    """Point links to source files, which work in the repository, to the API pages of the site."""
     return re.sub(
         r"\]\((?:\.\./)+src/offbeat/(\w+)/(\w+)\.py\)",
         lambda found: f"]({up}api/{found[1]}.md#offbeat.{found[1]}.{found[2]})",
@@ -46,7 +46,7 @@ def _to_api(markdown: str, up: str) -> str:
 
 
 def commands() -> str:
-    """The help of every command, in the order in which `offbeat --help` has them."""
+    """Return the help of every command, in the order of `offbeat --help`."""
     from offbeat.cli import main
 
     return "\n\n".join(_command(main, "offbeat", None))
@@ -65,19 +65,19 @@ def _command(command: click.Command, name: str, parent: click.Context | None) ->
 
 
 def modules(package: str) -> str:
-    """The API of the public modules of a package."""
+    """Return the API directives of the public modules of a package."""
     found = pkgutil.resolve_name(package)
     names = [module.name for module in pkgutil.iter_modules(found.__path__) if not module.ispkg]
     return "\n\n".join(f"::: {package}.{name}" for name in names)
 
 
 def sources(package: str) -> str:
-    """The same with the source, for modules that are to be read."""
+    """Return the API directives of a package's modules, with source code."""
     return re.sub(r"^(:::.*)$", r"\1\n    options: { show_source: true }", modules(package), flags=re.M)
 
 
 def example(name: str) -> str:
-    """A script in cells (`# %%`): what is said in comments as text, the rest as code."""
+    """Return an example script in cells (`# %%`) as Markdown: comments as text, the rest as code."""
     cells = re.split(r"^# %%.*\n", (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8"), flags=re.M)
     return "\n\n".join(part for cell in cells for part in _cell(cell))
 
@@ -90,7 +90,7 @@ def _cell(cell: str) -> Iterator[str]:
         yield f"```python\n{code.strip()}\n```"
 
 
-MAKERS: dict[str, Callable[..., str]] = {
+GENERATORS: dict[str, Callable[..., str]] = {
     "configuration": reference.markdown,
     "commands": commands,
     "modules": modules,
@@ -99,38 +99,42 @@ MAKERS: dict[str, Callable[..., str]] = {
 }
 
 
-class House(griffe.Extension):
-    """What mkdocstrings has to know of this house.
+class PublicMembers(griffe.Extension):
+    """Decide which members mkdocstrings shows, and document the fields of records.
 
-    Docstrings may have tables in plain columns, and the fields of a record have comments behind them instead.  What has
-    neither is not shown where it says nothing new: a method that is its base class's, done, and an attribute.
+    The fields of a record take their documentation from the comment on their line. Methods and attributes without a
+    docstring are hidden where the base class or the signature already shows them.
     """
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Turn plain-text columns of a docstring into a table."""
         if obj.docstring:
             obj.docstring.value = "\n\n".join(map(_columns, obj.docstring.value.split("\n\n")))
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Select the members of every class and module."""
         for module in _modules(pkg):
             for member in module.attributes.values():
                 member.public = bool(member.docstring)
             for cls in module.classes.values():
                 if not cls.is_alias:
-                    self._tidy(cls)
+                    self._select(cls)
 
-    def _tidy(self, cls: griffe.Class) -> None:
+    def _select(self, cls: griffe.Class) -> None:
         inherited = {name for base in cls.mro() for name in base.members}
-        fields = any(str(decorator.value) == "record" for decorator in cls.decorators)  # no signature shows them
+        is_record = any(
+            str(decorator.value) == "record" for decorator in cls.decorators
+        )  # no signature shows its fields
         for name, member in cls.members.items():
-            if isinstance(member, griffe.Attribute) and not member.docstring and (said := _comment(member)):
-                member.docstring = griffe.Docstring(said, parent=member)
-            known = name in inherited or (member.is_attribute and not fields)
+            if isinstance(member, griffe.Attribute) and not member.docstring and (comment := _comment(member)):
+                member.docstring = griffe.Docstring(comment, parent=member)
+            known = name in inherited or (member.is_attribute and not is_record)
             if not member.is_alias and known and not member.docstring:
                 member.public = False
 
 
 def _comment(member: griffe.Attribute) -> str:
-    """What stands behind a field, in its line."""
+    """Return the comment on a field's line as a sentence."""
     found = re.search(r"  # (?!type:|noqa|fmt:)(.+)$", member.source)
     return f"{found[1][0].upper()}{found[1][1:]}." if found else ""
 
@@ -143,7 +147,7 @@ def _modules(module: griffe.Module) -> Iterator[griffe.Module]:
 
 
 def _columns(paragraph: str) -> str:
-    """A paragraph in two columns, such as the parameters of `offbeat.run`, as a table; a tree as it is."""
+    """Return a paragraph in two plain-text columns as a table, and a tree as a code block."""
     lines = paragraph.split("\n")
     if len(lines) < 2 or not all(map(COLUMNS.match, lines)) or lines[0].startswith(" "):
         return paragraph

@@ -1,6 +1,6 @@
-"""The reference of everything that an experiment's TOML may say, made of the dataclasses themselves.
+"""Generate the reference of the configuration from the dataclasses.
 
-`python docs/reference.py` prints it; the site has it on the page `configuration.md` (see `hooks.py`).
+`python docs/reference.py` prints it; the site includes it on the page `configuration.md` (see `hooks.py`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,18 @@ from offbeat.runs.data import Data
 from offbeat.runs.experiment import Experiment
 
 NUMBERS = {int: "whole number", float: "number"}
+SECTION = re.compile(r"(?:Args|Attributes|Raises|Returns):\n")  # of a docstring; the rows describe the fields
 
 
 @dataclass
 class Section:
-    """A table of the TOML: where it may stand, and the classes that it can describe."""
+    """A table of the TOML file: the keys under which it may appear, and its class.
+
+    Args:
+        kind: The class, or the base class of all choices.
+        places: The dotted keys of the table.
+        default: Name of the default choice, if there is one.
+    """
 
     kind: type
     places: list[str] = field(default_factory=list)
@@ -36,11 +43,12 @@ class Section:
 
     @property
     def anchor(self) -> str:
+        """The anchor of the section."""
         return self.places[0].replace(".", "-")
 
 
 def markdown() -> str:
-    """The whole reference."""
+    """Return the whole reference."""
     found = sections()
     parts = [_top(found)]
     for section in found.values():
@@ -49,7 +57,7 @@ def markdown() -> str:
 
 
 def sections() -> dict[type, Section]:
-    """Every table there is, in the order in which an experiment names them."""
+    """Return all tables, in the order in which an experiment names them."""
     found: dict[type, Section] = {}
     _walk(Experiment, "", found)
     return found
@@ -60,7 +68,7 @@ def _walk(kind: type, path: str, found: dict[type, Section]) -> None:
         inner = _inner(hints(kind)[entry.name])
         if inner is None:
             continue
-        # A data set's own keys stand in the data's table, beside those that every data set has.
+        # The keys of a data set are in the table of the data, next to those that all data sets share.
         place = path if inner is Source else f"{path}.{entry.name}".lstrip(".")
         section = found.setdefault(inner, Section(inner, default=_named(entry)))
         if place in section.places:
@@ -71,7 +79,7 @@ def _walk(kind: type, path: str, found: dict[type, Section]) -> None:
 
 
 def _inner(annotation: Any) -> type | None:
-    """The table that a field's value is, if it is one."""
+    """Return the class of a field's value if the value is a table."""
     for arm in (annotation, *get_args(annotation)):
         if isinstance(arm, type) and (arm in CHOICES or (is_dataclass(arm) and issubclass(arm, Options))):
             return arm
@@ -79,7 +87,7 @@ def _inner(annotation: Any) -> type | None:
 
 
 def _named(entry: Field[Any]) -> str:
-    """The name of what stands in a field by itself."""
+    """Return the TOML name of a field's default."""
     factory: object = entry.default_factory
     return next((name for names in CHOICES.values() for name, kind in names.items() if kind is factory), "")
 
@@ -92,22 +100,30 @@ def _top(found: dict[type, Section]) -> str:
         if (inner := _inner(hints(Experiment)[entry.name])) is not None
     ]
     return "\n".join(
-        ["## At the top { #top }", "", *_rows(Experiment, plain, found), "", "| table | |", "|---|---|", *tables]
+        [
+            "## Top level { #top }",
+            "",
+            *_rows(Experiment, plain, found),
+            "",
+            "| table | description |",
+            "|---|---|",
+            *tables,
+        ]
     )
 
 
 def _table(section: Section, found: dict[type, Section]) -> Iterator[str]:
-    """A table whose class is always the same."""
+    """Describe a table with a fixed class."""
     own = [entry for entry in fields(section.kind) if hints(section.kind)[entry.name] is not Source]
     yield f"## `[{section.places[0]}]` {{ #{section.anchor} }}"
-    yield _says(section.kind)
+    yield _description(section.kind)
     if section.kind is Data:
-        yield "`name` says which data set; its own keys stand beside these."
+        yield "`name` selects the data set, whose own keys are in the same table."
     yield "\n".join(_rows(section.kind, own, found))
 
 
 def _choices(section: Section, found: dict[type, Section]) -> Iterator[str]:
-    """A table whose `name` says which class it describes."""
+    """Describe a table whose `name` selects the class."""
     base, places = section.kind, section.places
     shared = fields(base) if is_dataclass(base) else ()
     if base is Source:
@@ -115,16 +131,16 @@ def _choices(section: Section, found: dict[type, Section]) -> Iterator[str]:
     else:
         yield f"## `[{places[0]}]` {{ #{section.anchor} }}"
     if len(places) > 1:
-        yield "The same for " + ", ".join(f"`{place}`" for place in places[1:]) + "."
+        yield "Also valid as " + ", ".join(f"`{place}`" for place in places[1:]) + "."
     if section.default:
-        yield f"Left out, it is `{section.default}`."
+        yield f"Default: `{section.default}`."
     if shared:
-        yield "Whatever its name:\n\n" + "\n".join(_rows(base, shared, found))
+        yield "Common keys:\n\n" + "\n".join(_rows(base, shared, found))
     for name, kind in CHOICES[base].items():
         known = {entry.name: _default(entry) for entry in shared}
         own = [entry for entry in fields(kind) if known.get(entry.name) != _default(entry)]
         yield f"### `{name}` {{ #{section.anchor}-{name} }}"
-        yield _says(kind)
+        yield _description(kind)
         if issubclass(kind, Algorithm):
             yield "Schedulers: " + ", ".join(f"[`{each}`](#scheduler-{each})" for each in kind.schedulers) + "."
         if own:
@@ -133,7 +149,7 @@ def _choices(section: Section, found: dict[type, Section]) -> Iterator[str]:
 
 def _rows(kind: type, own: Any, found: dict[type, Section]) -> Iterator[str]:
     docs, annotations = _docs(kind), hints(kind)
-    yield "| key | what it takes | default | |"
+    yield "| key | type | default | description |"
     yield "|---|---|---|---|"
     for entry in own:
         default = _default(entry)
@@ -146,12 +162,12 @@ def _default(entry: Field[Any]) -> str:
     factory: Any = entry.default_factory
     value = entry.default if factory is MISSING else factory()
     if value is MISSING:
-        return "needed"
+        return "required"
     return "–" if value is None else f"`{json.dumps(value, ensure_ascii=False)}`"
 
 
 def _type(annotation: Any, found: dict[type, Section], many: str = "") -> str:
-    """An annotation in words; `many` is the plural's ending."""
+    """Describe an annotation; `many` is the ending of the plural."""
     origin, args = get_origin(annotation), get_args(annotation)
     inner = _inner(annotation)
     if inner is not None:
@@ -163,23 +179,24 @@ def _type(annotation: Any, found: dict[type, Section], many: str = "") -> str:
     if origin is Literal:
         return ", ".join(f"`{json.dumps(arm)}`" for arm in args)
     if origin is tuple:
-        whole = args[1:] == (...,)
-        return f"list of {'' if whole else f'{len(args)} '}{_type(args[0], found, 's')}"
+        any_length = args[1:] == (...,)
+        return f"list of {'' if any_length else f'{len(args)} '}{_type(args[0], found, 's')}"
     if annotation in NUMBERS:
         return NUMBERS[annotation] + many
     return {bool: "true or false", str: "text"}[annotation]
 
 
-def _says(kind: type) -> str:
-    """What a class says of itself, or its file, where the class says nothing."""
-    said = kind.__doc__ or ""
-    if not said or said.startswith(f"{kind.__name__}("):  # what a dataclass writes for itself
-        said = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0]
-    return "\n\n".join(_line(paragraph) for paragraph in inspect.cleandoc(said).split("\n\n"))
+def _description(kind: type) -> str:
+    """Return the docstring of a class, or the first paragraph of its module's."""
+    text = kind.__doc__ or ""
+    if not text or text.startswith(f"{kind.__name__}("):  # generated by dataclass
+        text = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0]
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(_line(paragraph) for paragraph in paragraphs if not SECTION.match(paragraph))
 
 
 def _docs(kind: type) -> dict[str, str]:
-    """What stands below each field, in the class or, if it says nothing there, in one that it inherits from."""
+    """Return the documentation below each field, in the class or in a base class."""
     docs: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if not is_dataclass(each):
@@ -189,14 +206,14 @@ def _docs(kind: type) -> dict[str, str]:
         for entry, below in zip(tree.body, tree.body[1:], strict=False):
             if not isinstance(entry, ast.AnnAssign) or not isinstance(entry.target, ast.Name):
                 continue
-            said = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else None
-            if isinstance(said, str):
-                docs[entry.target.id] = _line(said)
+            text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else None
+            if isinstance(text, str):
+                docs[entry.target.id] = _line(text)
     return docs
 
 
 def _line(text: str) -> str:
-    """As it can stand in a cell."""
+    """Return text as a table cell."""
     return re.sub(r"\s+", " ", text).strip().replace("|", "\\|")
 
 

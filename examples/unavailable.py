@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Clients that are seldom there
+# # Clients that are rarely available
 #
-# Thirty clients have one digit each. Those with a 9 are always awake, those with a 0 one second in ten: who is there
-# depends on what data they have, as with phones that charge at night in one time zone. A server that averages whoever
-# happens to be awake learns what the frequent ones know.
+# Thirty clients have one digit each. Clients with a 9 are always available, clients with a 0 one second in ten: the
+# availability depends on the data, as with phones that charge at night in one time zone. A server that averages the
+# available clients learns mostly what the frequent ones know.
 
 # %%
 import pathlib
@@ -17,12 +17,12 @@ from offbeat.environment import ByLabel, Constant
 from offbeat.models import LR
 
 # %% [markdown]
-# Three answers. FedAvg takes the mean of those who are there. FedAvg-IS weighs them by one over their probability of
-# being there, which it has to know. MIFA keeps the latest update of every client and takes the mean of them all; that
-# costs a vector a client, or an eighth of one when it is kept in four bits a number.
+# FedAvg takes the mean of the available clients. FedAvg-IS weights them by the inverse of their probability of being
+# available, which it has to know. MIFA caches the latest update of every client and takes the mean of all; that costs
+# one vector per client, or an eighth of one with four bits per number.
 
 # %%
-RULES = {
+ALGORITHMS = {
     "FedAvg": ob.FedAvg(),
     "FedAvg-IS": ob.algorithms.FedAvgIS(),
     "MIFA": ob.MIFA(wait_for_all=False),
@@ -31,13 +31,14 @@ RULES = {
 
 
 def run(algorithm):
+    """Run one experiment."""
     return ob.run(
         data=Digits(),
         clients=30,
         partition=ob.partitions.LabelShards(classes=1),
         model=LR(),
         algorithm=algorithm,
-        scheduler=ob.schedulers.Available(),  # all that are awake train, then a step
+        scheduler=ob.schedulers.Available(),  # all available clients train, then the server steps
         client=ob.SGD(lr=0.1, steps=5, batch_size=16),
         environment=ob.Environment(delay=Constant(value=0.5), availability=ByLabel(least=0.1)),
         rounds=120,
@@ -46,28 +47,28 @@ def run(algorithm):
 
 
 # %% [markdown]
-# `result.x` is the model as one vector, in the order of the module's parameters. With it we can ask how many of each
-# digit are recognised.
+# `result.x` is the model as one vector, in the order of the module's parameters. It gives the accuracy on each digit.
 
 # %%
 dataset = Digits().load(pathlib.Path())
 
 
-def recognised(result):
+def accuracy_per_digit(result):
+    """Return the test accuracy on each digit."""
     module = LR().build(dataset.shape, dataset.classes)
     torch.nn.utils.vector_to_parameters(result.x, module.parameters())
     with torch.no_grad():
-        right = module(dataset.prepare(dataset.test_x)).argmax(dim=1) == dataset.test_y
-    return [right[dataset.test_y == digit].float().mean().item() for digit in range(10)]
+        correct = module(dataset.prepare(dataset.test_x)).argmax(dim=1) == dataset.test_y
+    return [correct[dataset.test_y == digit].float().mean().item() for digit in range(10)]
 
 
-print(f"{'recognised, %':14}" + "".join(f"{digit:5}" for digit in range(10)) + "    all")
-for name, algorithm in RULES.items():
+print(f"{'accuracy, %':14}" + "".join(f"{digit:5}" for digit in range(10)) + "    all")
+for name, algorithm in ALGORITHMS.items():
     result = run(algorithm)
-    each = recognised(result)
-    print(f"{name:14}" + "".join(f"{100 * share:5.0f}" for share in each) + f"{100 * result.accuracy:7.1f}")
+    digits = accuracy_per_digit(result)
+    print(f"{name:14}" + "".join(f"{100 * accuracy:5.0f}" for accuracy in digits) + f"{100 * result.accuracy:7.1f}")
 
 # %% [markdown]
-# After 120 rounds FedAvg recognises none of the zeros and ones, whose owners are the rarest. Importance sampling makes
-# up for most of that, noisily, since an update that comes one time in ten counts ten times. MIFA does best, and four
-# bits a number cost it nothing here.
+# After 120 rounds FedAvg recognizes none of the zeros and ones, whose clients are available most rarely. Importance
+# sampling corrects most of that, but noisily: an update that arrives one time in ten counts ten times. MIFA does
+# best, and four bits per number cost it nothing here.

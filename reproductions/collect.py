@@ -18,6 +18,7 @@ from typing import Any
 
 from offbeat.report.read import metrics
 from offbeat.runs import config
+from offbeat.runs.folder import STATUS_FILE, SUMMARY, is_finished, read_config, read_status, read_summary, read_sweep
 from offbeat.runs.sweep import Sweep
 
 HERE = pathlib.Path(__file__).parent
@@ -29,8 +30,8 @@ SETTABLE = ("rounds", "virtual_seconds", "precision")  # what a part of a table 
 
 
 def collect(name: str, folder: pathlib.Path, target: float | None = None) -> dict[str, Any]:
-    runs = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["runs"]
-    ended = [run for run in runs if (folder / run["folder"] / "summary.json").is_file()]
+    runs = read_sweep(folder)
+    ended = [run for run in runs if is_finished(folder / run["folder"])]
     diverged = {run["label"]: None for run in runs if _diverged(folder / run["folder"])}
     found = [_run(folder / run["folder"], run["label"], run["seed"], target) for run in ended]
     machines = sorted({run.pop("machine") for run in found})
@@ -40,7 +41,7 @@ def collect(name: str, folder: pathlib.Path, target: float | None = None) -> dic
 
 
 def _diverged(folder: pathlib.Path) -> bool:
-    status = json.loads(file.read_text()) if (file := folder / "status.json").is_file() else {}
+    status = read_status(folder) if (folder / STATUS_FILE).is_file() else {}
     return status.get("state") == "failed" and "diverged" in status["error"]
 
 
@@ -49,7 +50,7 @@ def _set(name: str, folder: pathlib.Path, runs: Iterable[dict[str, Any]]) -> dic
     planned = {cell.label: config.parse(cell.table) for cell in Sweep.plan(tables(name), [], []).cells}
     changes = []
     for run in runs:
-        asked, had = planned[run["label"]], config.parse(config.read(folder / run["folder"] / "config.toml"))
+        asked, had = planned[run["label"]], config.parse(read_config(folder / run["folder"]))
         changes.append({key: getattr(had, key) for key in SETTABLE if getattr(had, key) != getattr(asked, key)})
     if any(change != changes[0] for change in changes):
         raise SystemExit(f"the runs of {folder} do not belong together: {changes}")
@@ -70,7 +71,7 @@ def busy(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _run(folder: pathlib.Path, label: str, seed: int, target: float | None) -> dict[str, Any]:
-    status, summary = (json.loads((folder / f"{name}.json").read_text()) for name in ("status", "summary"))
+    status, summary = read_status(folder), read_summary(folder)
     lines = metrics(folder)
     target = summary["target"] if target is None else target
     there = next((line for line in lines if target is not None and line["accuracy"] >= target), {})
@@ -78,7 +79,7 @@ def _run(folder: pathlib.Path, label: str, seed: int, target: float | None) -> d
     curve = [[line["version"], round(line["virtual_seconds"], 2), round(line["accuracy"], 4)] for line in kept]
     figures = {name: summary[name] for name in FIGURES} | {name: there.get(of) for name, of in REACHED.items()}
     machine = f"{status['gpu'] or str(status['cpus']) + ' cores, ' + status['machine']}, torch {status['torch']}"
-    ended = (folder / "summary.json").stat().st_mtime
+    ended = (folder / SUMMARY).stat().st_mtime
     beside = {"machine": machine, "span": (ended - summary["wall_seconds"], ended)}
     return {"label": label, "seed": seed, **figures, "target": target, "curve": curve, **beside}
 

@@ -1,5 +1,4 @@
-"""Make docs/reproductions.md and its pictures of paper.toml and results/: `python -m reproductions.page`.  Nothing on
-the page is typed by hand but what paper.toml says."""
+"""Generate docs/reproductions.md and its figures from paper.toml and results/: `python -m reproductions.page`."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from reproductions.collect import tables
 
-from offbeat.report.plots import COLOURS
+from offbeat.report.plots import COLORS
 from offbeat.report.tables import spread
 from offbeat.runs.sweep import Sweep
 
@@ -24,33 +23,33 @@ if TYPE_CHECKING:
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "reproductions.md"
 IMAGES = HERE.parent / "docs" / "images"
-# What a figure is called, and by how much it is multiplied for people.
+# Headings of the figures, and the factors by which they are multiplied.
 WORDS = {"target_rounds": ("rounds", 1), "target_seconds": ("time (s)", 1), "target_bytes_up": ("MB up", 1e-6),
-         "staleness_max": ("largest delay", 1), "staleness_mean": ("mean delay", 1), "accuracy": ("accuracy (%)", 100),
+         "staleness_max": ("maximum delay", 1), "staleness_mean": ("mean delay", 1), "accuracy": ("accuracy (%)", 100),
          "accuracy_last10": ("accuracy (%)", 100), "best_accuracy": ("best accuracy (%)", 100)}  # fmt: skip
 
 HEAD = """\
-# The papers' tables, made again
+# Reproducing the papers
 
-Every table here is one command; a run that is interrupted goes on when the command is given again. This page and its
-pictures are made by `python -m reproductions.page` of what the run folders said (`reproductions/collect.py`) and what
-the papers print (`reproductions/paper.toml`). A cell is **paper / ours**, ours being the mean ± standard deviation over
-the seeds.
+Each table is one command; repeat an interrupted command to resume it. `python -m reproductions.page` generates this
+page and its figures from the run folders (`reproductions/collect.py`) and the papers' numbers
+(`reproductions/paper.toml`). A cell is **paper / ours**; ours is the mean ± standard deviation over the seeds.
 """
 
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def page() -> str:
+    """Return the page."""
     return "\n".join([HEAD, *(_section(name, paper, found) for name, paper, found in sections()), _waiting()])
 
 
 def _waiting() -> str:
-    """What can be run and was not yet."""
+    """Return the section of experiments without results."""
     files = tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8"))
     done = {name for name, _, _ in sections()}
     lines = [f"- {paper['title']}: `{_command(name)}`" for name, paper in files.items() if name not in done]
-    return "\n".join(["## Not run to the end yet\n", *lines]) + "\n" if lines else ""
+    return "\n".join(["## Not run yet\n", *lines]) + "\n" if lines else ""
 
 
 def _command(name: str, changes: Mapping[str, Any] | None = None) -> str:
@@ -59,17 +58,17 @@ def _command(name: str, changes: Mapping[str, Any] | None = None) -> str:
 
 
 def _of_all(name: str, runs: Runs, changes: Mapping[str, Any]) -> str:
-    """Which part of a table was made, if not all of it."""
+    """Return a note if only a part of a table was run."""
     table = tables(name)
     cells = {cell.label for cell in Sweep.plan(table, [], []).cells}
     parts = [f"{len(runs)} of {len(cells)} cells"] if len(runs) < len(cells) else []
     if "rounds" in changes:
         parts.append(f"{changes['rounds']:,} of {table['rounds']:,} rounds")
-    return f"**A part: {', '.join(parts)}.** " if parts else ""
+    return f"**Partial: {', '.join(parts)}.** " if parts else ""
 
 
 def sections() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """What has been run: its name, what the paper says, what came out."""
+    """Yield the name, the paper's numbers and our results of each experiment with results."""
     for name, paper in tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8")).items():
         file = HERE / "results" / f"{name}.json"
         if file.is_file():
@@ -77,6 +76,7 @@ def sections() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
 
 
 def by_label(found: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Group the runs of a result by their label."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for run in found["runs"]:
         runs.setdefault(run["label"], []).append(run)
@@ -94,7 +94,7 @@ def _section(name: str, paper: Mapping[str, Any], found: Mapping[str, Any]) -> s
     parts.append(f"{_of_all(name, runs, changes)}{made}, collected at commit {found['commit']}.\n")
     if "rows" in paper:
         parts.append(_table(paper, runs, found.get("diverged", [])))
-        parts += [] if "rounds" in changes else _differences(paper, runs)  # fewer rounds are nothing to compare with
+        parts += [] if "rounds" in changes else _differences(paper, runs)  # fewer rounds cannot be compared
     if "ratios" in paper:
         parts.append(_ratios(paper["ratios"], runs))
     if "values" in paper:
@@ -120,7 +120,7 @@ def _table(paper: Mapping[str, Any], runs: Runs, diverged: Sequence[str]) -> str
 
 
 def _differences(paper: Mapping[str, Any], runs: Runs) -> list[str]:
-    """How far our means are from the paper's figures, in points."""
+    """Return the differences between our means and the paper's figures, in points."""
     gaps = _gaps(paper, runs, paper["figure"])
     if not gaps:
         return []
@@ -128,9 +128,9 @@ def _differences(paper: Mapping[str, Any], runs: Runs) -> list[str]:
     within = sum(abs(gap) <= 1 for gap in gaps.values())
     best = statistics.fmean(_gaps(paper, runs, "best_accuracy").values())
     return [
-        f"Ours minus the paper's: {statistics.fmean(gaps.values()):+.2f} points in the mean; {within} of {len(gaps)} "
-        f"cells lie within one point; the farthest is {where}: {gaps[where]:+.1f}. With the best evaluation of each "
-        f"run instead it would be {best:+.2f} in the mean.\n"
+        f"Ours minus the paper's: {statistics.fmean(gaps.values()):+.2f} points on average; {within} of {len(gaps)} "
+        f"cells are within one point; the largest difference is {where}: {gaps[where]:+.1f}. With the best evaluation "
+        f"of each run instead, the average is {best:+.2f}.\n"
     ]
 
 
@@ -144,7 +144,7 @@ def _gaps(paper: Mapping[str, Any], runs: Runs, figure: str) -> dict[str, float]
 
 
 def _ratios(ratios: Mapping[str, Any], runs: Runs) -> str:
-    """One variant's figure over the other's, seed by seed."""
+    """Return a table of the ratios of two variants, seed by seed."""
     one, other = ratios["of"]
     lines = [f"| {one} / {other} | paper | ours | {one} | {other} |", "|---|---|---|---|---|"]
     for name, printed in ratios.items():
@@ -157,7 +157,7 @@ def _ratios(ratios: Mapping[str, Any], runs: Runs) -> str:
 
 
 def _values(values: Mapping[str, Any], runs: Runs) -> str:
-    """Several figures of each variant."""
+    """Return a table with several figures per variant."""
     names = values["names"]
     lines = ["| | " + " | ".join(WORDS[name][0] for name in names) + " |", "|---" * (1 + len(names)) + "|"]
     for label, printed in values.items():
@@ -185,11 +185,12 @@ def _plain(values: Sequence[float | None], scale: float = 1) -> str:
 
 
 def picture(paper: Mapping[str, Any], runs: Runs) -> Figure:
+    """Draw the figure of an experiment."""
     return _curves(paper, runs) if "curves" in paper else _dots(paper["values"], runs)
 
 
 def _dots(values: Mapping[str, Any], runs: Runs) -> Figure:
-    """The paper's figures beside ours, a panel for each of them."""
+    """Draw the paper's numbers and ours, one panel per figure."""
     from matplotlib import pyplot as plt
 
     labels = [label for label in values if label != "names"]
@@ -197,9 +198,9 @@ def _dots(values: Mapping[str, Any], runs: Runs) -> Figure:
     for place, (axis, name) in enumerate(zip(axes, values["names"], strict=True)):
         for height, label in enumerate(labels):
             ours = [run[name] for run in runs[label]]
-            axis.plot([min(ours), max(ours)], [height, height], color=COLOURS[0], linewidth=1.2)
-            axis.plot(statistics.fmean(ours), height, "o", color=COLOURS[0], label="" if height else "ours")
-            axis.plot(values[label][place], height, "x", color=COLOURS[3], label="" if height else "paper")
+            axis.plot([min(ours), max(ours)], [height, height], color=COLORS[0], linewidth=1.2)
+            axis.plot(statistics.fmean(ours), height, "o", color=COLORS[0], label="" if height else "ours")
+            axis.plot(values[label][place], height, "x", color=COLORS[3], label="" if height else "paper")
         axis.set(xlabel=f"{WORDS[name][0]} (versions)", xlim=(0, None), yticks=range(len(labels)), yticklabels=labels)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()
@@ -209,12 +210,12 @@ def _dots(values: Mapping[str, Any], runs: Runs) -> Figure:
 
 
 def _curves(paper: Mapping[str, Any], runs: Runs) -> Figure:
-    """Accuracy over rounds or time, a panel for each of `curves`; the mean over the seeds and the band between them."""
+    """Draw accuracy over rounds or time, one panel per entry of `curves`: the mean over the seeds and their range."""
     from matplotlib import pyplot as plt
 
     panels = [panel for panel in paper["curves"] if any(_within(panel, label) for label in runs)]
     names = dict.fromkeys(name for panel in panels for label in runs if (name := _within(panel, label)))
-    looks = dict(zip(names, itertools.product(("-", "--"), COLOURS), strict=False))
+    looks = dict(zip(names, itertools.product(("-", "--"), COLORS), strict=False))
     time = paper.get("over") == "virtual_seconds"
     figure, axes = plt.subplots(
         1, len(panels), figsize=(3.6 * len(panels) + 2.2, 3.2), sharey=True, squeeze=False, layout="constrained"
@@ -222,14 +223,14 @@ def _curves(paper: Mapping[str, Any], runs: Runs) -> Figure:
     for axis, panel in zip(axes[0], panels, strict=True):
         shown = {label: _within(panel, label) for label in runs if _within(panel, label)}
         for label, name in shown.items():
-            line, colour = looks[name]
+            line, color = looks[name]
             curves = [run["curve"] for run in runs[label]]
             points = list(zip(*curves, strict=False))
             at = [statistics.fmean(p[1 if time else 0] for p in point) for point in points]
-            axis.plot(at, [100 * statistics.fmean(p[2] for p in point) for point in points], line, color=colour,
+            axis.plot(at, [100 * statistics.fmean(p[2] for p in point) for point in points], line, color=color,
                       label=name, linewidth=1.4)  # fmt: skip
             low, high = ([100 * pick(p[2] for p in point) for point in points] for pick in (min, max))
-            axis.fill_between(at, low, high, color=colour, alpha=0.12, linewidth=0)
+            axis.fill_between(at, low, high, color=color, alpha=0.12, linewidth=0)
         axis.set(title=panel, xlabel="virtual time (s)" if time else "round")
         axis.spines[["top", "right"]].set_visible(False)
     handles = {name: line for axis in axes[0] for line, name in zip(*axis.get_legend_handles_labels(), strict=True)}
@@ -239,7 +240,7 @@ def _curves(paper: Mapping[str, Any], runs: Runs) -> Figure:
 
 
 def _within(panel: str, label: str) -> str:
-    """What is left of a label in a panel for one row or one column; nothing where it belongs to another."""
+    """Return the rest of a label in a panel of one row or column, or "" if the label belongs to another panel."""
     if not panel:
         return label
     if label.startswith(f"{panel} "):
@@ -248,6 +249,7 @@ def _within(panel: str, label: str) -> str:
 
 
 def main() -> None:
+    """Write the page and its figures."""
     PAGE.write_text(page(), encoding="utf-8")
     for name, paper, found in sections():
         picture(paper, by_label(found)).savefig(IMAGES / f"{name}.png", dpi=110)

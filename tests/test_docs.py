@@ -1,7 +1,8 @@
-"""What the documents show is run, and what they say of names is right."""
+"""Run the code blocks of the documentation and check the names that it mentions."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -25,8 +26,8 @@ from offbeat.cli import main
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 README, *DOCS = PAGES
-Runner = Callable[[pathlib.Path, pathlib.Path, pathlib.Path], int]  # of page, folder and log: its exit status
-NEEDS = {  # extras
+Runner = Callable[[pathlib.Path, pathlib.Path, pathlib.Path], int]  # (page, folder, log) -> exit status
+NEEDS = {  # modules of optional dependencies
     "deploy.md": ("flwr",),
     "devices.md": ("flwr",),
     "flower.md": ("flwr",),
@@ -41,26 +42,26 @@ def readme(language: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def runner() -> Iterator[Runner]:
-    """Runs pages and programs, each in a process of its own, without a network, with warnings as errors."""
-    nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    """Run pages and programs, each in its own process, without a network and with warnings as errors."""
+    no_network = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.pages"], cwd=ROOT, env=os.environ | nowhere,
+        [sys.executable, "-m", "tests.support.pages"], cwd=ROOT, env=os.environ | no_network,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as server:  # fmt: skip
         assert server.stdin is not None
         assert server.stdout is not None
-        asked, told = server.stdin, server.stdout
+        requests, replies = server.stdin, server.stdout
 
         def run(*paths: pathlib.Path) -> int:
-            asked.write(json.dumps([str(path) for path in paths]) + "\n")
-            asked.flush()
-            return int(told.readline())
+            requests.write(json.dumps([str(path) for path in paths]) + "\n")
+            requests.flush()
+            return int(replies.readline())
 
         yield run
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if any(blocks(page))], ids=lambda page: page.stem)
-def test_what_a_page_shows_is_run(page: pathlib.Path, tmp_path: pathlib.Path, runner: Runner) -> None:
+def test_the_blocks_of_a_page_run(page: pathlib.Path, tmp_path: pathlib.Path, runner: Runner) -> None:
     for module in NEEDS.get(page.name, ()):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"needs {module}")
@@ -72,15 +73,15 @@ def test_what_a_page_shows_is_run(page: pathlib.Path, tmp_path: pathlib.Path, ru
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 CONSOLES = [block for block in BLOCKS if "run by" in block.marks]
 PRINTS = {command: (block, expected) for block in CONSOLES for command, expected in commands(block)}
-ENDS = {  # what the figures must say for the text to be right
-    "stragglers": r"FedAvg, waits for 20 .* never .*CA²FL, at every 10th +9\d\.\d% +\d+ \(2/2\)",
-    "own_rule": r"FedBuff +[1-7]\d\.\d%.*MedianBuff +9\d\.\d%",
+ENDS = {  # patterns that the output must match for the text to be true
+    "stragglers": r"FedAvg, cohorts of 20 .* never .*CA²FL, every 10th arrival +9\d\.\d% +\d+ \(2/2\)",
+    "custom_algorithm": r"FedBuff +accuracy +[1-7]\d\.\d%.*MedianBuff +accuracy +9\d\.\d%",
     "unavailable": r"FedAvg +0 +0 .*MIFA +9\d +9\d .*MIFA, 4 bit +9\d +9\d ",
 }
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_and_ends_as_it_says(path: pathlib.Path, tmp_path: pathlib.Path, runner: Runner) -> None:
+def test_an_example_prints_what_the_page_shows(path: pathlib.Path, tmp_path: pathlib.Path, runner: Runner) -> None:
     folder, log = tmp_path / "here", tmp_path / "log"
     folder.mkdir()
     code, output = runner(path, folder, log), log.read_text(encoding="utf-8")
@@ -88,10 +89,10 @@ def test_an_example_runs_and_ends_as_it_says(path: pathlib.Path, tmp_path: pathl
     block, expected = PRINTS[f"python examples/{path.name}"]
     assert as_shown(block, expected, output), output
     assert re.search(ENDS[path.stem], output, flags=re.S), output
-    assert not list(folder.iterdir()), "nothing is left behind"
+    assert not list(folder.iterdir()), "the example left files behind"
 
 
-def test_every_block_is_run_or_says_why_not() -> None:
+def test_every_block_runs_or_states_why_not() -> None:
     for block in BLOCKS:
         assert block.language in {*RUN, *SHOWN}, f"{block.place}: ```{block.language} is neither run nor shown"
         if block.language in SHOWN:
@@ -106,8 +107,8 @@ def test_every_block_is_run_or_says_why_not() -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.skipped], ids=lambda block: block.place)
-def test_commands_that_are_not_run_could_be(block: Block) -> None:
-    """Their names and options are right, at least."""
+def test_commands_that_are_not_run_parse(block: Block) -> None:
+    """Commands that are not run at least parse."""
     for line in block.text.splitlines():
         words = [word for word in shlex.split(line, comments=True) if not re.match(r"\w+=", word)]
         if not words or words[0] != "offbeat":
@@ -130,14 +131,14 @@ def test_the_first_program_learns(tmp_path: pathlib.Path, runner: Runner) -> Non
 
 
 def test_the_commands_of_the_readme_work(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the README's own TOML, made short; `resume` of a run that has finished says so."""
+    """Run the commands on a shortened version of the README's TOML."""
     monkeypatch.chdir(tmp_path)
     (toml,) = readme("toml")
     table: dict[str, Any] = tomllib.loads(toml)
     assert table["rounds"] == 150
     (tmp_path / "my.toml").write_text(toml.replace("rounds = 150", "rounds = 3"))
-    text = README.read_text(encoding="utf-8")
-    commands = [line.split("#")[0].strip() for line in text.splitlines() if line.startswith("offbeat ")]
+    lines = "\n".join(readme("bash")).splitlines()
+    commands = [line.split("#")[0].strip() for line in lines if line.startswith("offbeat ")]
     assert len(commands) >= 7
     for command in commands:
         arguments = shlex.split(command)[1:] + (["--arrivals", "100"] if "bench" in command else [])
@@ -149,12 +150,12 @@ def test_the_commands_of_the_readme_work(tmp_path: pathlib.Path, monkeypatch: py
 
 
 def after(diff: str) -> str:
-    """The new side of a diff."""
+    """Return the new side of a diff."""
     return "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("-"))
 
 
 def test_a_flower_app_changes_as_the_page_says(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    """The app's main function comes to the strategy's start with what the page has put there."""
+    """Run the changed app up to the call of the strategy's `start`."""
     pytest.importorskip("flwr")
     from flwr.app import Context, RecordDict
     from torch import nn
@@ -185,7 +186,7 @@ def test_a_flower_app_changes_as_the_page_says(monkeypatch: pytest.MonkeyPatch, 
     assert '"offbeat[flower]"' in project
 
 
-def test_the_proxy_of_the_page_is_that_of_the_bundle() -> None:
+def test_the_proxy_on_the_page_matches_the_bundle() -> None:
     (shown,) = (block.text for block in BLOCKS if block.language == "nginx")
     template = (ROOT / "src/offbeat/deploy/templates/server/nginx.conf").read_text(encoding="utf-8")
     known = {
@@ -195,17 +196,17 @@ def test_the_proxy_of_the_page_is_that_of_the_bundle() -> None:
     assert {line.strip() for line in shown.splitlines()} <= known
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_have_targets() -> None:
     for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_table_of_algorithms_is_complete_and_right() -> None:
+def test_the_table_of_algorithms_is_complete_and_correct() -> None:
     from offbeat.algorithms import ALGORITHMS
     from offbeat.client.rules import CLIENT_RULES
     from offbeat.compression import CODECS
-    from offbeat.scheduling.schedulers import SCHEDULERS
+    from offbeat.scheduling import SCHEDULERS
 
     text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip(" `"): line for line in text.splitlines() if line.startswith("| `")}
@@ -217,7 +218,7 @@ def test_the_table_of_algorithms_is_complete_and_right() -> None:
 
 
 def test_the_reference_is_complete() -> None:
-    """Every key that `config.parse` takes stands in it, with what it is."""
+    """The reference documents every key that `config.parse` accepts."""
     from docs import reference
 
     from offbeat.runs.config import CHOICES
@@ -228,14 +229,15 @@ def test_the_reference_is_complete() -> None:
             place = f"{{ #{section.anchor}{name and '-'}{name} }}"
             assert place in text, place
             for field in fields(kind):
-                assert reference._docs(kind)[field.name], f"{kind.__name__}.{field.name} says nothing of itself"
+                assert reference._docs(kind)[field.name], f"{kind.__name__}.{field.name} is not documented"
     assert {section.kind for section in reference.sections().values()} >= set(CHOICES)
     for row in (line for line in text.splitlines() if line.startswith("| `")):
         assert all(cell.strip() for cell in row.split("|")[1:-1]), row
-    assert "| `alpha` | number > 0 | `0.3` | Small: few labels a client; large: all alike. |" in text
+    row = "| `alpha` | number > 0 | `0.3` | Concentration: small values give each client few labels, large values make "
+    assert row in text
 
 
-def test_the_pictures_are_those_that_the_script_makes(tmp_path: pathlib.Path) -> None:
+def test_the_figures_are_those_of_the_script(tmp_path: pathlib.Path) -> None:
     from docs import pictures
 
     shown = set(re.findall(r"images/(concepts-\w+\.png)", (ROOT / "docs/concepts.md").read_text(encoding="utf-8")))
@@ -245,3 +247,58 @@ def test_the_pictures_are_those_that_the_script_makes(tmp_path: pathlib.Path) ->
         assert (tmp_path / "picture.png").stat().st_size > 10_000
     for name in shown:
         assert (ROOT / "docs/images" / name).stat().st_size < 100_000
+
+
+def _defined_names() -> tuple[set[str], set[str]]:
+    """Return the names of all classes and functions of the package, and all `Class.method`, inherited ones included."""
+    names: set[str] = set()
+    methods: dict[str, set[str]] = {}
+    bases: dict[str, list[str]] = {}
+    for file in (ROOT / "src/offbeat").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                names.add(node.name)
+            if isinstance(node, ast.ClassDef):
+                methods[node.name] = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+                bases[node.name] = [ast.unparse(base) for base in node.bases]
+
+    def inherited(name: str) -> set[str]:
+        own = methods.get(name, set())
+        return own.union(*(inherited(base) for base in bases.get(name, ())))
+
+    return names, {f"{name}.{method}" for name in methods for method in inherited(name)}
+
+
+def test_the_architecture_page_names_what_exists() -> None:
+    """Every hop names code that exists, in the file that the page states, and no table visits a class twice."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    names, methods = _defined_names()
+    tables = re.findall(r"(?:^\| \d+ \|.*\n)+", text, flags=re.M)
+    assert len(tables) == 4
+    for table in tables:
+        hops = re.findall(r"^\| \d+ \| `([\w.]+)`, `([\w/.]+)`", table, flags=re.M)
+        assert len(hops) == len(table.splitlines())
+        for hop, file in hops:
+            assert hop in (methods if "." in hop else names), hop
+            source = (ROOT / "src/offbeat" / file).read_text(encoding="utf-8")
+            assert re.search(rf"^(?:class|def) {hop.split('.')[0]}\b", source, flags=re.M), f"{hop} is not in {file}"
+        classes = [hop.split(".")[0] for hop, _ in hops]
+        assert len(set(classes)) == len(classes), classes
+
+
+def test_every_invariant_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    section = text.split("## Invariants")[1].split("\n## ")[0]
+    assert len(re.findall(r"^\d+\. \*\*", section, flags=re.M)) >= 10
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", section):
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+
+
+def test_the_packages_of_the_design_page_are_those_of_the_tree() -> None:
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    section = text.split("## Packages")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    listed = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    packages = {path.parent.name for path in (ROOT / "src/offbeat").glob("*/__init__.py")}
+    assert packages <= set(listed)
+    assert all((ROOT / "src/offbeat" / name).is_dir() or (ROOT / f"src/offbeat/{name}.py").is_file() for name in listed)

@@ -1,4 +1,4 @@
-"""The site is built without a warning, is whole, and asks nothing of other servers."""
+"""The documentation site builds without warnings, is complete, and loads nothing from other servers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ pytest.importorskip("mkdocstrings", reason="the site needs: pip install 'offbeat
 
 
 class Page(HTMLParser):
-    """Where a page leads, what it loads, and which places it has."""
+    """The links, loaded resources and anchors of a page."""
 
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__()
         self.links: set[str] = set()
         self.loads: set[str] = set()
-        self.places = {""}
+        self.anchors = {""}
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value for name, value in attrs if value is not None}
-        self.places |= {given["id"]} if "id" in given else set()
+        """Collect the attributes of an element."""
+        values = {name: value for name, value in attrs if value is not None}
+        self.anchors |= {values["id"]} if "id" in values else set()
         if tag == "a":
-            self.links |= {given["href"]} if "href" in given else set()
+            self.links |= {values["href"]} if "href" in values else set()
         else:
-            self.loads |= {given[name] for name in ("src", "srcset", "href", "data") if name in given}
+            self.loads |= {values[name] for name in ("src", "srcset", "href", "data") if name in values}
 
 
 def test_the_site(tmp_path: pathlib.Path) -> None:
-    """One test, since building takes longer than looking."""
+    """Check everything in one test, because building the site takes most of the time."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
@@ -44,34 +45,37 @@ def test_the_site(tmp_path: pathlib.Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     pages = {f"/{path.relative_to(tmp_path)}": Page(path) for path in tmp_path.rglob("*.html")}
-    del pages["/404.html"]  # whose links are from the site's root
-    every_page_is_there(tmp_path)
-    every_link_leads_to_a_place(pages)
-    nothing_is_loaded_from_elsewhere(tmp_path, pages)
-    what_is_generated_is_there(tmp_path)
+    del pages["/404.html"]  # its links are relative to the root of the site
+    check_pages(tmp_path)
+    check_links(pages)
+    check_loads(tmp_path, pages)
+    check_generated_parts(tmp_path)
 
 
-def every_page_is_there(site: pathlib.Path) -> None:
+def check_pages(site: pathlib.Path) -> None:
+    """Every Markdown file has a page."""
     for page in (ROOT / "docs").rglob("*.md"):
-        place = page.relative_to(ROOT / "docs").with_suffix("")
-        assert (site / (place.parent if place.name == "index" else place) / "index.html").is_file()
+        path = page.relative_to(ROOT / "docs").with_suffix("")
+        assert (site / (path.parent if path.name == "index" else path) / "index.html").is_file()
     assert not list(site.rglob("*.py"))
 
 
-def every_link_leads_to_a_place(pages: dict[str, Page]) -> None:
+def check_links(pages: dict[str, Page]) -> None:
+    """Every internal link has a target."""
     for address, page in pages.items():
         for link in page.links:
-            whole, place = urldefrag(urljoin(address, link))
-            if "://" in whole:
+            url, anchor = urldefrag(urljoin(address, link))
+            if "://" in url:
                 continue
-            target = whole + "index.html" if whole.endswith("/") else whole
+            target = url + "index.html" if url.endswith("/") else url
             if target in pages:
-                assert unquote(place) in pages[target].places, f"{address}: {link}"
+                assert unquote(anchor) in pages[target].anchors, f"{address}: {link}"
             else:
                 assert target.endswith((".png", ".svg")), f"{address}: {link}"
 
 
-def nothing_is_loaded_from_elsewhere(site: pathlib.Path, pages: dict[str, Page]) -> None:
+def check_loads(site: pathlib.Path, pages: dict[str, Page]) -> None:
+    """No page or style sheet loads anything from another server."""
     for address, page in pages.items():
         assert not [one for one in page.loads if "://" in one or one.startswith("//")], address
     for sheet in site.rglob("*.css"):
@@ -80,8 +84,9 @@ def nothing_is_loaded_from_elsewhere(site: pathlib.Path, pages: dict[str, Page])
         assert "@import" not in text
 
 
-def what_is_generated_is_there(site: pathlib.Path) -> None:
+def check_generated_parts(site: pathlib.Path) -> None:
+    """All generated parts are on their pages."""
     for path in site.rglob("*.html"):
         assert "<!-- generated:" not in path.read_text(encoding="utf-8"), path
-    for page, place in (("configuration", "algorithm-ca2fl"), ("cli", "offbeat-sweep"), ("examples", "the-rule")):
-        assert f'id="{place}"' in (site / page / "index.html").read_text(encoding="utf-8")
+    for page, anchor in (("configuration", "algorithm-ca2fl"), ("cli", "offbeat-sweep"), ("examples", "the-algorithm")):
+        assert f'id="{anchor}"' in (site / page / "index.html").read_text(encoding="utf-8")

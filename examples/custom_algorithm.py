@@ -1,8 +1,8 @@
 # %% [markdown]
-# # A rule and a delay law of your own
+# # A custom algorithm and delay model
 #
-# Some updates are far longer than others: a client with an odd data set, or with many steps, or a broken one. A server
-# that averages lets them pull as hard as they like. Here is a rule that does not, and a world in which it matters.
+# Some updates are much longer than others: the client has unusual data, does many steps, or is broken. A server that
+# averages lets such updates dominate. This algorithm limits their influence, in an environment in which it matters.
 
 # %%
 import math
@@ -18,13 +18,12 @@ from offbeat.options import NonNegative, Positive
 from offbeat.random import normal, uniform
 
 # %% [markdown]
-# ## The rule
+# ## The algorithm
 #
 # `accumulate` receives one update; `pseudo_gradient` returns the direction of the step and clears the buffer. State
 # that must survive between two arrivals is listed in `state_names`, so that checkpoints include it. Options are
-# annotated fields:
-# `Positive` rejects a 0, whether it comes from Python or from a TOML file. This rule clips every update to the median
-# norm of the buffer and gives stale updates less weight.
+# annotated fields: `Positive` rejects a 0, whether it comes from Python or from a TOML file. This algorithm clips
+# every update to the median norm of the buffer and gives stale updates less weight.
 
 
 # %%
@@ -33,7 +32,7 @@ class MedianBuff(ob.Algorithm):
     """v = (1/M) Σ s(τ_i)·Δ_i·min(1, slack·median‖Δ‖/‖Δ_i‖)."""
 
     slack: Positive = 1.0
-    """How many medians long an update may be."""
+    """Largest norm of an update, in multiples of the median norm."""
     a: NonNegative = 0.5
     """s(τ) = (1 + τ)^−a."""
 
@@ -50,19 +49,20 @@ class MedianBuff(ob.Algorithm):
 
     def pseudo_gradient(self) -> torch.Tensor:
         stacked = torch.stack(self.deltas)
-        lengths = stacked.norm(dim=1)
-        shortened = (self.slack * lengths.median() / lengths).clamp(max=1.0)
-        v = (shortened * lengths.new_tensor(self.weights)) @ stacked / len(self.deltas)
+        norms = stacked.norm(dim=1)
+        factors = (self.slack * norms.median() / norms).clamp(max=1.0)
+        v = (factors * norms.new_tensor(self.weights)) @ stacked / len(self.deltas)
         self.reset()
         return v
 
 
 # %% [markdown]
-# ## The delay law
+# ## The delay model
 #
-# A law answers for one trip. What belongs to the client follows from `client_key`, what belongs to the trip from
-# `trip_key`: both are numbers from which `offbeat.random` draws. So a law has no state, and every algorithm meets the
-# same delays. Here each client has a speed, and now and then a trip takes very long (a Pareto tail).
+# A delay model returns the duration of one trip. Properties of the client are derived from `client_key`, properties
+# of the trip from `trip_key`: `offbeat.random` turns both into random numbers. A delay model therefore has no state,
+# and every algorithm sees the same delays. Here each client has a speed, and occasionally a trip takes very long (a
+# Pareto tail).
 
 
 # %%
@@ -71,9 +71,9 @@ class HeavyTail(Delay):
     """steps · speed_i · (1 − u)^(−1/shape)."""
 
     median: Positive = 0.1
-    """Median seconds a step over the clients."""
+    """Median seconds per step over the clients."""
     shape: Positive = 1.5
-    """The smaller, the longer the longest trips."""
+    """Shape of the Pareto tail; smaller values make the longest trips longer."""
 
     def seconds(self, trip: Trip) -> float:
         speed = self.median * math.exp(0.5 * normal(trip.client_key))
@@ -83,8 +83,8 @@ class HeavyTail(Delay):
 # %% [markdown]
 # ## The data
 #
-# Four classes on 40 clients, one or two labels each. Two of the clients are broken: what they call their data is a
-# hundred times too large, and their labels are wrong.
+# Four classes on 40 clients, one or two labels each. Two of the clients are broken: their inputs are a hundred times
+# too large, and their labels are wrong.
 
 # %%
 rng = np.random.default_rng(0)
@@ -98,6 +98,7 @@ data = ob.from_arrays(x[:train], y[:train], x[train:], y[train:])
 
 
 def run(algorithm):
+    """Run one experiment."""
     return ob.run(
         data=data,
         partition=parts,
@@ -120,11 +121,11 @@ for algorithm in (ob.FedBuff(), MedianBuff()):
     worst = min(line["accuracy"] for line in result.metrics[5:])
     summary = result.summary
     print(
-        f"{type(algorithm).__name__:10} {result.accuracy:6.1%}, at its worst {worst:6.1%}; "
-        f"mean staleness {summary['staleness_mean']:.1f}, oldest {summary['staleness_max']}"
+        f"{type(algorithm).__name__:10} accuracy {result.accuracy:6.1%}, lowest {worst:6.1%}; "
+        f"staleness mean {summary['staleness_mean']:.1f}, max {summary['staleness_max']}"
     )
 
 # %% [markdown]
-# The mean is thrown off whenever a broken client arrives; the median of five lengths does not care about one of them.
-# In a TOML file the same things go by their names, with this file beside it:
-# `algorithm = { name = "own_rule:MedianBuff", slack = 2.0 }`, `delay = { name = "own_rule:HeavyTail", shape = 1.2 }`.
+# An update of a broken client throws the mean off; the median of five norms hardly changes. In a TOML file in the
+# same folder, refer to the classes by module and name: `algorithm = { name = "custom_algorithm:MedianBuff", slack =
+# 2.0 }`, `delay = { name = "custom_algorithm:HeavyTail", shape = 1.2 }`.
