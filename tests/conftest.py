@@ -22,7 +22,7 @@ SLOW = (
     "tests/executors/test_processes_end.py",
     "tests/executors/test_ray.py",
     "tests/executors/test_ray_nodes.py",
-    "tests/report_live/test_browser.py",
+    "tests/report/live/test_browser.py",
     "tests/runs/test_scale.py",
     "tests/test_docs.py",
     "tests/test_reproductions_short.py",

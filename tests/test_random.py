@@ -1,4 +1,4 @@
-"""Named random streams: the laws by their moments and distributions, the keys by distinctness and by a golden value."""
+"""Named random streams: distributions by moments and quantiles, keys by distinctness and a golden value."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_many_uniform_numbers_at_once_are_the_same(k: int, count: int) -> None:
 
 
 @given(PATHS, st.integers(-(2**65), 2**65))
-def test_a_key_goes_on_where_another_ends(path: tuple[int | str, ...], number: int) -> None:
+def test_keys_can_be_extended(path: tuple[int | str, ...], number: int) -> None:
     assert fold_in(key(*path), number) == key(*path, number)
 
 
 @given(st.integers(-(2**65), 2**65), st.lists(st.integers(0, 2**62), min_size=1, max_size=5))
-def test_many_keys_go_on_at_once(k: int, numbers: list[int]) -> None:
+def test_many_keys_can_be_extended_at_once(k: int, numbers: list[int]) -> None:
     assert fold_in_each(k, np.array(numbers)).tolist() == [fold_in(k, n) for n in numbers]
 
 
@@ -75,8 +75,8 @@ def test_uniform_is_splitmix64() -> None:
     assert uniform(0x9E3779B97F4A7C15) == (0x6E789E6AA1B965F4 >> 11) / 2**53
 
 
-def test_neighbouring_keys_are_not_correlated() -> None:
-    """Clients and trips are numbered, so the keys of neighbours differ in one small integer only."""
+def test_neighboring_keys_are_not_correlated() -> None:
+    """Clients and trips are numbered, so the keys of neighbors differ only in one small integer."""
     by_trip = np.array([uniform(k) for k in KEYS])
     by_client = np.array([uniform(key(0, "moments", n, 0)) for n in range(N)])
     for pair in ((by_trip[1:], by_trip[:-1]), (by_trip, by_client)):
@@ -84,7 +84,7 @@ def test_neighbouring_keys_are_not_correlated() -> None:
 
 
 def test_golden_key() -> None:
-    """A change here changes every result that anybody has ever stored."""
+    """A change here changes all stored results."""
     k = key(0, "job", 3, 1)
     assert k == 7353330244527574667
     # Not exact: the last bit of a logarithm or a cosine belongs to the platform.

@@ -1,4 +1,4 @@
-"""The papers' tables: their files can be run, and the page says what the results say."""
+"""Reproductions: their files can be run, and the page agrees with the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_file_is_on_the_page_and_every_section_has_a_file() -> None:
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_what_the_paper_reports_is_what_is_run(name: str) -> None:
+def test_the_configured_runs_are_those_of_the_paper(name: str) -> None:
     paper = PAPER[name]
     reported = {f"{row} {column}" for row in paper.get("rows", {}) for column in paper.get("columns", [])}
     reported |= paper.get("values", {}).keys() - {"names"}
@@ -34,14 +34,14 @@ def test_what_the_paper_reports_is_what_is_run(name: str) -> None:
     assert all(len(printed) in {0, len(paper["columns"])} for printed in paper.get("rows", {}).values())
 
 
-def test_the_page_is_made_of_the_results() -> None:
+def test_the_page_is_generated_from_the_results() -> None:
     assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run: python -m reproductions.page"
     for name, _, found in page.sections():
         assert {run["label"] for run in found["runs"]} <= labels(name), "results of another file"
         assert (page.IMAGES / f"{name}.png").is_file()
 
 
-def test_what_a_paper_does_not_print_and_a_run_does_not_reach_is_said() -> None:
+def test_missing_figures_are_stated() -> None:
     runs: page.Runs = {
         "a": [{"target_seconds": None, "accuracy": 0.5}] * 2,
         "b": [{"target_seconds": 3.0, "accuracy": 0.25}],
@@ -60,7 +60,7 @@ def test_a_part_of_a_table_says_what_is_missing() -> None:
     table = page._table(paper, {"a x": [{"accuracy": 0.25}]}, ["a y"])
     assert table.splitlines()[2] == "| a | 50.0 / 25.0 | 60.0 / diverged | 70.0 / not run |"
     assert page._of_all("mifa-cifar10", {"MIFA α=0.1": []}, {"rounds": 150}) == (
-        "**A part: 1 of 28 cells, 150 of 2,000 rounds.** "
+        "**Partial: 1 of 28 cells, 150 of 2,000 rounds.** "
     )
     assert page._of_all("ca2fl-fedasync", dict.fromkeys(labels("ca2fl-fedasync"), ()), {}) == ""
 

@@ -1,4 +1,4 @@
-"""The papers' tables that a CPU can make, in short: few rounds, one seed, loose bounds on what the whole ones show."""
+"""Short versions of the reproductions that run on a CPU: few rounds, one seed, loose bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ needs_mnist = pytest.mark.skipif(not (MNIST / "mnist").is_dir(), reason="needs M
 
 
 def short(name: str, labels: list[str], out: pathlib.Path, **changes: Any) -> dict[str, dict[str, Any]]:
-    """Summaries of some cells with the file's first seed, by label."""
+    """Return the summaries of some cells by label, for the file's first seed."""
     table = tables(name)
     cells = [cell for cell in Sweep.plan(table, [], table.get("seeds", [0])[:1]).cells if cell.label in labels]
     cells = [dataclasses.replace(cell, table=cell.table | {"executor": "vectorized"} | changes) for cell in cells]
@@ -43,8 +43,8 @@ def test_anarchy_costs_little_on_mnist(tmp_path: pathlib.Path) -> None:
 
 
 @needs_mnist
-def test_memory_against_biased_arrivals(tmp_path: pathlib.Path) -> None:
-    """With one class a worker: biased arrivals cost AFA-CD accuracy, and AFA-CS less."""
+def test_a_cache_corrects_biased_arrivals(tmp_path: pathlib.Path) -> None:
+    """With one class per worker, biased arrivals cost AFA-CD accuracy, and AFA-CS less."""
     labels = [f"p=1 {rule} {arrivals}" for rule in ("AFA-CD", "AFA-CS") for arrivals in ("uniform", "biased")]
     found = {label: s["accuracy_last10"] for label, s in short("afl-bias", labels, tmp_path, rounds=40).items()}
     assert found["p=1 AFA-CD biased"] < found["p=1 AFA-CD uniform"]
@@ -58,7 +58,7 @@ def test_asynchrony_needs_less_time(tmp_path: pathlib.Path) -> None:
 
 
 @needs_mnist
-def test_memory_against_unavailability(tmp_path: pathlib.Path) -> None:
+def test_a_cache_corrects_unavailability(tmp_path: pathlib.Path) -> None:
     labels = [f"{rule} α=0.01" for rule in ("MIFA", "Biased FedAvg", "FedAvg (S = 100)")]
     found = short("mifa-mnist", labels, tmp_path, rounds=12, virtual_seconds=12.0)
     mifa, biased, waiting = (found[label]["accuracy"] for label in labels)

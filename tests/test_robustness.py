@@ -1,4 +1,4 @@
-"""The study of rules and attacks: its page says what its results say."""
+"""The study of attacks and defenses: its page agrees with its results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from offbeat.runs.sweep import Sweep
 STUDY = tomllib.loads(robustness.STUDY.read_text(encoding="utf-8"))
 
 
-def test_the_page_is_made_of_the_results_of_the_study() -> None:
+def test_the_page_is_generated_from_the_study() -> None:
     found = json.loads(robustness.RESULTS.read_text(encoding="utf-8"))
     cells = Sweep.plan(STUDY, [], []).cells
     assert {cell.label for cell in cells} == found["accuracy"].keys(), "results of another file"
     assert robustness.PAGE.read_text(encoding="utf-8") == robustness.page(found), "run: python -m benchmarks.robustness"
 
 
-def test_every_attack_is_in_the_study_with_the_share_it_says() -> None:
+def test_every_attack_is_in_the_study_with_its_share() -> None:
     seen = set()
     for cell in Sweep.plan(STUDY, [], []).cells:
         attack = config.parse(cell.table).environment.attack
@@ -34,7 +34,7 @@ def test_every_attack_is_in_the_study_with_the_share_it_says() -> None:
     assert seen == set(ATTACKS.values())
 
 
-def test_what_is_bold_and_what_is_short() -> None:
+def test_bold_figures_and_the_summary() -> None:
     study = {"axes": {axis: [{"label": label} for label in names] for axis, names in (
         ("rule", ("mean", "other")), ("share", ("10 %", "20 %")), ("attack", ("none", "flip")))}}  # fmt: skip
     accuracy = {
@@ -66,7 +66,7 @@ def test_figures_are_collected_from_run_folders(tmp_path: pathlib.Path) -> None:
     assert found["machine"] == "2 cores, x86_64, torch 2"
 
 
-def test_what_the_page_says_in_words_is_in_the_figures() -> None:
+def test_the_text_of_the_page_agrees_with_its_figures() -> None:
     found = json.loads(robustness.RESULTS.read_text(encoding="utf-8"))
     accuracy = found["accuracy"]
 

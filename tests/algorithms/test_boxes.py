@@ -45,12 +45,12 @@ ETA = 0.7
 
 
 def awake(client: int) -> float:
-    """p_i of the history's clients."""
+    """Return p_i of the history's clients."""
     return 0.2 + 0.1 * client
 
 
 def play(algorithm: Algorithm, history: Arrivals) -> Vector:
-    """Feed a history to the real thing, in double precision: what differs then is the rule, not the rounding."""
+    """Feed a history to the algorithm in double precision, so that only the rule can differ, not the rounding."""
     algorithm.start(torch.from_numpy(history.x0).double(), history.clients, seed=5, participation=awake)
     versions = [algorithm.x]
     for n, client in enumerate(history.who):
@@ -144,7 +144,7 @@ def ca2fl_box(history: Arrivals, cached: Callable[[Vector, int, int], Vector]) -
 
 
 def quantized(bits: int) -> Callable[[Vector, int, int], Vector]:
-    """Appendix C's unbiased quantiser, with the very noise that the server draws."""
+    """Quantize as in appendix C, with the noise that the server draws."""
 
     def cached(delta: Vector, version: int, place: int) -> Vector:
         generator = torch_stream(key(5, "store", version, place))
@@ -269,19 +269,19 @@ def test_mifa(seed: int, wait: bool, schedule: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("normalise", ["none", "steps"])
-def test_afa(seed: int, normalise: str) -> None:
+@pytest.mark.parametrize("normalize", ["none", "steps"])
+def test_afa(seed: int, normalize: str) -> None:
     """Yang et al., Algorithms 2 and 3; K_i = 1 + n mod 4 as `play` has it, reference K = 5."""
     history = Arrivals(seed)
 
     def stored(n: int, delta: Vector) -> Vector:
-        return delta * 5 / (1 + n % 4) if normalise == "steps" else delta
+        return delta * 5 / (1 + n % 4) if normalize == "steps" else delta
 
     divided = Arrivals(seed)
     divided.deltas = np.stack([stored(n, delta) for n, delta in enumerate(history.deltas)])
-    close(AFACS(eta=ETA, normalise=normalise), history, lambda h: memory_box(h, stored, False, False))  # type: ignore[arg-type]
+    close(AFACS(eta=ETA, normalize=normalize), history, lambda h: memory_box(h, stored, False, False))  # type: ignore[arg-type]
     close(
-        AFACD(eta=ETA, normalise=normalise),  # type: ignore[arg-type]
+        AFACD(eta=ETA, normalize=normalize),  # type: ignore[arg-type]
         history,
         lambda _: mean_box(divided, lambda x, v, tau: x + ETA * v),
     )
@@ -323,7 +323,7 @@ def test_ace_and_aced(seed: int, bound: int | None) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_area_is_the_mean_of_everybodys_last_model(seed: int) -> None:
+def test_area_is_the_mean_of_the_last_models_of_all_clients(seed: int) -> None:
     def box(h: Arrivals) -> Vector:
         models = [h.x0]
         uploaded = np.tile(models[0], (h.clients, 1))
@@ -350,8 +350,8 @@ def test_fedfa_is_the_mean_of_the_last_models(seed: int) -> None:
 
 
 def test_feddyn_with_its_clients_solves_a_heterogeneous_quadratic() -> None:
-    """Acar et al., Algorithm 1, both halves in NumPy with exact local minimisation, against the server and
-    converging."""
+    """Acar et al., Algorithm 1, client and server in NumPy with exact local minimization, compared with
+    the server rule, and converging."""
     alpha, rng = 0.5, np.random.default_rng(0)
     centres = rng.standard_normal((6, 4)) * 3
     x, h, g = np.zeros(4), np.zeros(4), np.zeros((6, 4))

@@ -1,4 +1,4 @@
-"""φ and the choice of k and δ."""
+"""FedLuck's objective φ and its choice of k and δ."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(**more: object) -> ob.Result:
     return ob.run(**(settings | more))  # type: ignore[arg-type]
 
 
-def test_every_device_works_with_its_own_pair(tmp_path: pathlib.Path) -> None:
+def test_every_device_uses_its_own_steps_and_rate(tmp_path: pathlib.Path) -> None:
     result = run(out=tmp_path / "r")
     log = np.load(tmp_path / "r/updates.npy")
     d = result.summary["parameters"]
@@ -85,8 +85,8 @@ def _layout() -> Layout:
     return Layout.of(LR().build((32,), 10))
 
 
-def test_devices_that_are_not_known_are_asked_for() -> None:
-    with pytest.raises(ob.ConfigError, match=r"algorithm\.alpha: unknown for these devices: give alpha"):
+def test_fedluck_requires_known_devices() -> None:
+    with pytest.raises(ob.ConfigError, match=r"algorithm\.alpha: unknown: set alpha"):
         run(environment=ob.Environment(delay=Constant()))
     assert (
         run(
@@ -99,7 +99,7 @@ def test_devices_that_are_not_known_are_asked_for() -> None:
         run(algorithm=ob.algorithms.FedLuck(alpha=(0.2,) * 6, beta=(4.0, 1.0)))
 
 
-def test_a_period_without_arrivals_keeps_x_and_still_counts() -> None:
+def test_a_period_without_arrivals_keeps_x_and_counts_as_a_version() -> None:
     result = run(
         algorithm=ob.algorithms.FedLuckFixed(),
         scheduler=ob.Periodic(concurrency=6, period=0.01),
@@ -111,7 +111,7 @@ def test_a_period_without_arrivals_keeps_x_and_still_counts() -> None:
     assert len({m["loss"] for m in result.metrics}) == 1
 
 
-def test_fedcompass_lets_unlike_clients_arrive_together() -> None:
+def test_fedcompass_makes_unequal_clients_arrive_together() -> None:
     """A client twice as slow does half the steps, so all trips take the time of the fastest one's Q_max steps."""
     rule = ob.algorithms.FedCompass(min_steps=2, max_steps=40)
     profile = [(0.1, 1.0), (0.2, 1.0), (0.4, 1.0), (10.0, 1.0)]

@@ -51,8 +51,8 @@ def test_the_order_within_a_buffer_does_not_matter(name: str, one: list[int], ot
 
 @given(st.sampled_from(RULES), histories)
 @settings(max_examples=120, deadline=None)
-def test_nothing_but_zeros_moves_nothing(name: str, history: list[tuple[int, bool]]) -> None:
-    """An update of zero from the current model is no reason to go anywhere."""
+def test_zero_updates_do_not_change_x(name: str, history: list[tuple[int, bool]]) -> None:
+    """Updates of zero from the current model leave x unchanged."""
     rule = started(name)
     for n, (client, steps) in enumerate(history):
         arrive(rule, n, client, torch.zeros(DIM, dtype=torch.float64))
@@ -63,7 +63,9 @@ def test_nothing_but_zeros_moves_nothing(name: str, history: list[tuple[int, boo
 
 @given(st.sampled_from([name for name in RULES if hasattr(ALGORITHMS[name](), "cache")]), histories)
 @settings(max_examples=120, deadline=None)
-def test_a_memory_holds_the_last_of_everybody_and_their_mean(name: str, history: list[tuple[int, bool]]) -> None:
+def test_a_cache_holds_the_latest_update_of_each_client_and_the_mean(
+    name: str, history: list[tuple[int, bool]]
+) -> None:
     rule = started(name)
     if name == "aced":
         rule.max_age = 1000  # type: ignore[attr-defined]
@@ -90,8 +92,8 @@ def test_a_memory_holds_the_last_of_everybody_and_their_mean(name: str, history:
 
 @given(histories, st.floats(0.1, 3.0))
 @settings(max_examples=60, deadline=None)
-def test_ca2fl_is_unmoved_by_what_everybody_says_alike(history: list[tuple[int, bool]], size: float) -> None:
-    """Once all have said the same Δ, v = Δ whoever arrives next: calibration has no noise of its own."""
+def test_ca2fl_follows_an_update_that_all_clients_share(history: list[tuple[int, bool]], size: float) -> None:
+    """Once all clients have sent the same Δ, v = Δ for any further arrivals: calibration adds no noise."""
     rule = CA2FL()
     rule.start(torch.zeros(DIM, dtype=torch.float64), CLIENTS)
     same = torch.full((DIM,), size, dtype=torch.float64)

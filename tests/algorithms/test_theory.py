@@ -1,4 +1,4 @@
-"""What the theory says must be seen, the biases as well, on quadratics f_i(x) = ½‖x − c_i‖² with a known optimum."""
+"""Predictions of the theory, including biases, on quadratics f_i(x) = ½‖x − c_i‖² with a known optimum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offbeat.algorithms import AFACD, AFACS, CA2FL, MIFA, Algorithm, FedAvg, Fed
 from offbeat.algorithms.workload import Workload
 from offbeat.cache import ClientSide, Dense, UpdateCache
 from offbeat.environment import Bernoulli, Constant, Environment, HalfNormal
-from offbeat.scheduling.schedulers import Anarchic, Available, Continuous, Rounds, Scheduler
+from offbeat.scheduling import Anarchic, Available, Continuous, Rounds, Scheduler
 from offbeat.server.loop import Loop
 from offbeat.simulation.transport import SimulatedTransport
 
@@ -23,7 +23,7 @@ RARE_FIRST = tuple(0.1 + 0.09 * i for i in range(N))  # client 0 is seldom awake
 def settled(
     algorithm: Algorithm, scheduler: Scheduler, environment: Environment, steps: int = 1200, rate: float = 0.05
 ) -> Tensor:
-    """The mean of x over the last three quarters of a run."""
+    """Return the mean of x over the last three quarters of a run."""
     trainer = Quadratics(CENTRES, lr=rate, steps=1)
     algorithm.start(torch.zeros(1, dtype=torch.float64), N, participation=environment.availability.probability_of)
     loop = Loop(
@@ -47,7 +47,7 @@ def sleepy() -> Environment:
     return Environment(delay=Constant(value=1.0), availability=Bernoulli(probability=RARE_FIRST, slot=1.0))
 
 
-def test_biased_fedavg_settles_where_the_awake_pull_it_and_mifa_and_importance_sampling_do_not() -> None:
+def test_fedavg_is_biased_by_availability_and_mifa_and_importance_sampling_are_not() -> None:
     biased = settled(FedAvg(), Available(), sleepy())
     expected = sum(p * c for p, c in zip(RARE_FIRST, CENTRES.flatten().tolist(), strict=True)) / sum(RARE_FIRST)
     assert biased.item() == pytest.approx(expected, abs=0.35), "the mean over the awake, roughly p-weighted"
@@ -62,7 +62,7 @@ def test_device_sampling_is_unbiased_because_it_waits() -> None:
 
 
 def test_anarchic_arrivals_bias_afa_cd_and_not_afa_cs() -> None:
-    """Yang et al., theorem 2 and 4: a bias that no rate removes without memory; none with it."""
+    """Yang et al., theorems 2 and 4: without a cache there is a bias that no rate removes; with one there is none."""
     shares = (0.19, 0.19, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01)
     environment = Environment(delay=Constant(value=0.01))
 
@@ -106,7 +106,7 @@ def test_fedbuffs_error_grows_with_delay_times_heterogeneity_and_ca2fls_does_not
 
 @pytest.mark.parametrize("cache", [Dense(), ClientSide()], ids=["server", "clients"])
 def test_mifas_two_forms(cache: UpdateCache) -> None:
-    """The memory at the server and at the clients: the same trajectory, bit for bit."""
+    """A cache at the server and one at the clients give the same trajectory, bit for bit."""
     reference = settled(MIFA(), Available(), sleepy(), steps=200)
     assert torch.equal(settled(MIFA(cache=cache), Available(), sleepy(), steps=200), reference)
 

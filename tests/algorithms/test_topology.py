@@ -41,7 +41,7 @@ def test_rho_of_the_papers_networks() -> None:
     assert rho(RandomRegular(degree=6).matrix(50, 0)) < rho(Torus().matrix(50, 0)) < rho(Ring().matrix(50, 0))
 
 
-def test_neighbours_of_ring_and_torus() -> None:
+def test_neighbors_of_ring_and_torus() -> None:
     assert (Ring().matrix(6, 0)[0] > 0).tolist() == [True, True, False, False, False, True]
     w = Torus().matrix(12, 0)  # 3 × 4
     assert sorted(np.flatnonzero(w[0])) == [0, 1, 3, 4, 8]

@@ -1,17 +1,21 @@
-"""The per-client memories."""
+"""The update caches."""
 
 from __future__ import annotations
 
+import copy
 import io
 import pathlib
+import shutil
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.processes import resident_bytes
 
 from offbeat.cache import CACHES, ClientSide, Dense, Disk, Quantized, UpdateCache
-from offbeat.compression.bits import dequantise, pack, quantise, unpack
+from offbeat.compression.bits import dequantize, pack, quantize, unpack
 from offbeat.errors import ConfigError
 
 EVERY = pytest.mark.parametrize("make", [Dense, Disk, *(lambda b=b: Quantized(bits=b) for b in (8, 4, 2))])
@@ -22,7 +26,7 @@ def rows(cache: UpdateCache, clients: int) -> torch.Tensor:
 
 
 @EVERY
-def test_the_mean_follows_what_is_stored(make: type[UpdateCache]) -> None:
+def test_the_mean_of_a_cache_is_that_of_its_entries(make: type[UpdateCache]) -> None:
     cache, rng = make(), torch.Generator().manual_seed(0)
     cache.start(torch.zeros(31), 5)
     assert not rows(cache, 5).any(), "zero until the first store"
@@ -32,7 +36,7 @@ def test_the_mean_follows_what_is_stored(make: type[UpdateCache]) -> None:
 
 
 @pytest.mark.parametrize("make", [Dense, ClientSide, *(lambda b=b: Quantized(bits=b) for b in (8, 4, 2))])
-def test_state_survives_a_round_trip(make: type[UpdateCache]) -> None:
+def test_a_loaded_cache_continues_identically(make: type[UpdateCache]) -> None:
     cache, copy = make(), make()
     cache.start(torch.zeros(9), 4)
     cache.store(2, torch.randn(9), 1)
@@ -47,8 +51,8 @@ def test_state_survives_a_round_trip(make: type[UpdateCache]) -> None:
     assert torch.equal(copy.mean, cache.mean)
 
 
-def test_an_update_is_kept_and_not_copied() -> None:
-    """It is never changed after it was handed over; a part of something larger is copied, which would stay alive."""
+def test_a_cache_stores_an_update_without_copying_it() -> None:
+    """Updates never change after they arrive; a view of a larger tensor is copied, since it would keep that alive."""
     for cache in (Dense(), ClientSide()):
         cache.start(torch.zeros(16), 2)
         own, part = torch.linspace(-1, 1, 16), torch.randn(4, 16)[2]
@@ -60,7 +64,7 @@ def test_an_update_is_kept_and_not_copied() -> None:
 
 
 @pytest.mark.parametrize("make", [Disk, *(lambda b=b: Quantized(bits=b) for b in (8, 4, 2))])
-def test_what_is_not_the_update_itself_is_a_copy(make: type[UpdateCache]) -> None:
+def test_other_caches_copy_the_update(make: type[UpdateCache]) -> None:
     cache, value = make(), torch.linspace(-1, 1, 16)
     cache.start(value, 2)
     cache.store(0, value, 0)
@@ -79,13 +83,13 @@ def test_unpacking_undoes_packing(bits: int, n: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 4, 2])
-def test_quantisation_is_unbiased_and_off_by_less_than_a_level(bits: int) -> None:
+def test_quantization_is_unbiased_and_off_by_less_than_a_level(bits: int) -> None:
     x = torch.linspace(-2, 3, 50)
     rng = torch.Generator().manual_seed(0)
     draws = []
     for _ in range(4000):
-        packed = quantise(x, bits, torch.rand(x.shape, generator=rng))
-        value = dequantise(packed, bits, x)
+        packed = quantize(x, bits, torch.rand(x.shape, generator=rng))
+        value = dequantize(packed, bits, x)
         assert (value - x).abs().max() < packed.u * (1 + 1e-5)
         draws.append(value)
     u = 5 / (2**bits - 1)
@@ -97,10 +101,10 @@ def test_quantisation_is_unbiased_and_off_by_less_than_a_level(bits: int) -> Non
 def test_extreme_and_constant_vectors(bits: int) -> None:
     x = torch.tensor([-1.0, 1.0, 1.0, -1.0])
     for noise in (0.01, 0.5, 0.99):  # the ends are levels, so they come back whatever the noise
-        back = dequantise(quantise(x, bits, torch.full((4,), noise)), bits, x)
+        back = dequantize(quantize(x, bits, torch.full((4,), noise)), bits, x)
         torch.testing.assert_close(back, x, rtol=0, atol=1e-6)
     same = torch.full((5,), 0.25)
-    assert torch.equal(dequantise(quantise(same, bits, torch.rand(5)), bits, same), same)
+    assert torch.equal(dequantize(quantize(same, bits, torch.rand(5)), bits, same), same)
 
 
 @pytest.mark.parametrize(("bits", "share"), [(8, 0.251), (4, 0.126), (2, 0.0635)])
@@ -118,7 +122,7 @@ def test_packed_rows_really_are_small(bits: int, share: float) -> None:
     assert packed.nbytes >= real
 
 
-def test_nothing_is_kept_for_a_client_that_was_never_seen() -> None:
+def test_a_cache_stores_nothing_for_clients_that_never_participated() -> None:
     for kind in CACHES.values():
         cache = kind()
         cache.start(torch.zeros(1000), 10**9)
@@ -127,7 +131,7 @@ def test_nothing_is_kept_for_a_client_that_was_never_seen() -> None:
         assert cache.nbytes <= 4008
 
 
-def test_a_memory_held_by_the_clients_is_the_dense_one_without_the_rows() -> None:
+def test_a_client_side_cache_is_a_dense_cache_without_readable_rows() -> None:
     dense, held, rng = Dense(), ClientSide(), torch.Generator().manual_seed(0)
     for cache in (dense, held):
         cache.start(torch.zeros(31), 5)
@@ -139,12 +143,12 @@ def test_a_memory_held_by_the_clients_is_the_dense_one_without_the_rows() -> Non
         assert torch.equal(held.mean, dense.mean)
     assert held.nbytes == 0
     assert held.client_bytes == dense.nbytes
-    with pytest.raises(TypeError, match="cannot be read by the server"):
+    with pytest.raises(TypeError, match="the server cannot read the entries"):
         held[0]
 
 
 @EVERY
-def test_what_is_forgotten_is_zero_again(make: type[UpdateCache]) -> None:
+def test_a_forgotten_entry_is_zero_again(make: type[UpdateCache]) -> None:
     cache = make()
     cache.start(torch.zeros(9), 3)
     for client in range(3):
@@ -156,7 +160,7 @@ def test_what_is_forgotten_is_zero_again(make: type[UpdateCache]) -> None:
 
 
 def test_rows_on_disk_survive_until_no_saved_state_needs_them(tmp_path: pathlib.Path) -> None:
-    """Two states are kept by a run; each must read its own rows after any amount of later change."""
+    """A run keeps two states; each must read its own rows after any later changes."""
     cache, rng = Disk(directory=str(tmp_path)), torch.Generator().manual_seed(0)
     cache.start(torch.zeros(50), 6)
     saved: list[tuple[bytes, torch.Tensor]] = []
@@ -179,6 +183,32 @@ def test_rows_on_disk_survive_until_no_saved_state_needs_them(tmp_path: pathlib.
     assert cache.disk_bytes <= 12 * 6 * 200, "slots come free again"
 
 
+def test_a_resumed_file_does_not_grow_beyond_that_of_an_uninterrupted_run(tmp_path: pathlib.Path) -> None:
+    """Slots that were free, or about to become free, when the state was saved are used again after a resume."""
+
+    def started(name: str) -> Disk:
+        cache = Disk(directory=str(tmp_path / name))
+        cache.start(torch.zeros(50), 6)
+        return cache
+
+    def play(cache: Disk, first: int, last: int) -> dict[str, Any]:
+        for n in range(first, last):
+            for client in range(6):
+                cache.store(client, torch.full((50,), float(n)), n)
+            state = cache.state_dict()
+        return state
+
+    whole, cut, resumed = started("whole"), started("cut"), started("resumed")
+    play(whole, 0, 12)
+    state = copy.deepcopy(play(cut, 0, 4))
+    (tmp_path / "resumed").mkdir()
+    shutil.copy(tmp_path / "cut/cache.bin", tmp_path / "resumed/cache.bin")
+    resumed.load_state_dict(state)
+    play(resumed, 4, 12)
+    assert resumed.disk_bytes == whole.disk_bytes
+    assert torch.equal(rows(resumed, 6), rows(whole, 6))
+
+
 def test_the_file_grows_with_the_rows_and_not_with_the_arrivals() -> None:
     cache = Disk()
     cache.start(torch.zeros(1000), 2)
@@ -187,20 +217,20 @@ def test_the_file_grows_with_the_rows_and_not_with_the_arrivals() -> None:
     assert cache.disk_bytes <= 16 * 4000
 
 
-def test_two_memories_do_not_share_a_file(tmp_path: pathlib.Path) -> None:
+def test_two_caches_do_not_share_a_file(tmp_path: pathlib.Path) -> None:
     one, other = Disk(directory=str(tmp_path)), Disk(directory=str(tmp_path))
     for cache in (one, other):
         cache.start(torch.zeros(4), 2)
     one.store(0, torch.ones(4), 0)
-    with pytest.raises(ConfigError, match="in use by another memory"):
+    with pytest.raises(ConfigError, match="in use by another cache"):
         other.store(0, torch.zeros(4), 0)
 
 
 def test_the_mean_hardly_drifts() -> None:
     """Large updates and then small ones, as in training.
 
-    What stays behind is the rounding of the differences, which travel as 32-bit floats where the clients hold the
-    memory; a mean kept in 32 bits would be off by four times more.
+    What remains is the rounding of the differences, which travel as 32-bit floats with a client-side cache; the error
+    of a mean in 32 bits would be four times larger.
     """
     cache, rng = Dense(), torch.Generator().manual_seed(0)
     clients, stores = 1000, 20_000
@@ -214,16 +244,15 @@ def test_the_mean_hardly_drifts() -> None:
 
 
 def test_rows_on_disk_stay_out_of_ram() -> None:
-    """200 rows of 400 kB with a budget of 2 MB: resident memory must not grow by the 80 MB that they are."""
-    import resource
-
+    """200 rows of 400 kB with a budget of 2 MB: resident memory must not grow by their 80 MB."""
     cache = Disk(budget_mb=2.0)
     cache.start(torch.zeros(100_000), 200)
     value = torch.randn(100_000)
-    cache.store(0, value, 0)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for client in range(200):
         cache.store(client, value, client)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 40_000, f"{grown} kB"
+    before = most = resident_bytes()
+    for client in range(200):  # the file no longer grows, which would map it anew
+        assert torch.equal(cache[client], value)
+        most = max(most, resident_bytes())
+    assert most - before < 40_000_000
     assert cache.disk_bytes >= 80e6

@@ -1,4 +1,4 @@
-"""Replacing many entries in one pass, against one after the other; and that nobody waits for a device."""
+"""Replacement of many entries in one pass compared with one after the other, and no waiting for the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.cache import ClientSide, Dense, Disk, Quantized, UpdateCache
-from offbeat.compression.bits import PIECE, dequantise, quantise
+from offbeat.compression.bits import PIECE, dequantize, quantize
 from offbeat.compression.dense import QSGD, Sign, Uniform
 from offbeat.messages import Job, Update
 from offbeat.random import torch_stream
@@ -27,7 +27,7 @@ CLIENTS = 6
 
 
 def histories(dim: int) -> list[list[tuple[int, Tensor]]]:
-    """Newcomers, old hands, one client alone, one that comes twice and one three times."""
+    """Return steps with new and known clients, a single client, and clients with two and three updates."""
     rng = torch.Generator().manual_seed(dim)
     who = [[0, 1, 2], [1, 3], [2], [4, 0, 4, 1], [5, 5, 5, 2]]
     return [[(i, torch.randn(dim, generator=rng)) for i in clients] for clients in who]
@@ -56,7 +56,7 @@ def test_replacing_is_reading_the_mean_and_the_differences_and_then_storing(
                 assert torch.equal(at_once[i], one_by_one[i]), "what is stored is the same, bit for bit"
 
 
-def test_held_is_dense_bit_for_bit_also_when_replaced() -> None:
+def test_a_client_side_cache_replaces_entries_like_a_dense_one() -> None:
     dense, held = Dense(), ClientSide()
     for cache in (dense, held):
         cache.start(torch.zeros(1000), CLIENTS)
@@ -68,19 +68,19 @@ def test_held_is_dense_bit_for_bit_also_when_replaced() -> None:
 
 @pytest.mark.parametrize("bits", [8, 4, 2])
 @pytest.mark.parametrize("dim", [5, PIECE, 2 * PIECE + 3])
-def test_a_long_vector_is_quantised_with_the_noise_of_one_draw(bits: int, dim: int) -> None:
+def test_a_long_vector_is_quantized_with_the_noise_of_one_draw(bits: int, dim: int) -> None:
     cache, value = Quantized(bits=bits), torch.randn(dim)  # type: ignore[arg-type]
     cache.start(value, 2)
     cache.store(1, value, 99)
-    packed = quantise(value, bits, torch.rand(dim, generator=torch_stream(99)))
-    assert torch.equal(cache[1], dequantise(packed, bits, value))
+    packed = quantize(value, bits, torch.rand(dim, generator=torch_stream(99)))
+    assert torch.equal(cache[1], dequantize(packed, bits, value))
     assert len(packed.codes) == -(-dim * bits // 8)
 
 
 @pytest.mark.parametrize("bits", [8, 4, 2])
 @pytest.mark.parametrize("dim", [PIECE, 2 * PIECE, 3 * PIECE + 5])
 def test_pieces_in_one_batch_are_packed_alike(bits: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU does with all pieces together must be readable where they are done one after the other."""
+    """What a GPU packs in one batch must be readable where pieces are processed one after the other."""
     value, after = torch.randn(2, dim)
     rows, totals = [], []
     for one_by_one in (True, False):
@@ -102,8 +102,8 @@ def test_blocks_cover_the_vector_in_order() -> None:
         assert all(block.untyped_storage().data_ptr() == v.data_ptr() for block in blocks(v))
 
 
-def test_a_vacant_vector_is_an_ordinary_one() -> None:
-    """Also where it lies in huge pages; above 32 MB."""
+def test_an_empty_hugepage_vector_behaves_like_any_other() -> None:
+    """This also holds above 32 MB, where it lies in huge pages."""
     for dim in (3, (32 << 20) // 4 + 5):
         like = torch.zeros(dim)
         v = empty_hugepages_like(like)
@@ -117,7 +117,7 @@ def test_a_vacant_vector_is_an_ordinary_one() -> None:
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CUDA device each of these waits until everything before it is done."""
+    """Make every operation fail that would wait for a CUDA device."""
 
     def refuse(self: Tensor, *args: object) -> None:
         raise AssertionError("asks a tensor for its value")
@@ -129,7 +129,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_waiting")
 @pytest.mark.parametrize("make", [Dense, ClientSide, Quantized])
 @pytest.mark.parametrize("name", ["ca2fl", "mifa", "ace", "dude-asgd", "area", "afa-cs"])
-def test_no_rule_with_a_memory_waits_for_the_device(name: str, make: type[UpdateCache]) -> None:
+def test_no_rule_with_a_cache_waits_for_the_device(name: str, make: type[UpdateCache]) -> None:
     arrivals(ALGORITHMS[name](cache=make()))  # type: ignore[call-arg]
 
 

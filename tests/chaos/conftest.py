@@ -3,10 +3,10 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from tests.chaos.bugs import write
+from tests.support.planted_bugs import write
 
 
 @pytest.fixture
 def file(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A run of a fraction of a second, without bugs of its own."""
+    """Return the TOML of a run without planted bugs that takes a fraction of a second."""
     return write(tmp_path)

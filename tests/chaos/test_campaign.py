@@ -1,4 +1,4 @@
-"""A campaign finds nothing where nothing is wrong, and finds what was planted."""
+"""A campaign finds planted bugs and no others."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.chaos.bugs import BUGS, write
+from tests.support.planted_bugs import BUGS, write
 
 import offbeat as ob
 from offbeat.cli import main
 from offbeat_chaos import invariants
 from offbeat_chaos.campaign import Campaign
-from offbeat_chaos.faults import DECK, drawn
+from offbeat_chaos.faults import DECK, draw_faults
 from offbeat_chaos.kills import Command
 
 EQUAL: dict[str, float] = dict.fromkeys(("turn", "clock", "checkpoint", "file", "full disk", "read-only"), 10.0)
@@ -47,16 +47,16 @@ def test_a_campaign_from_the_command_line(file: pathlib.Path, tmp_path: pathlib.
     assert list((tmp_path / "out").iterdir()) == [tmp_path / "out/chaos.json"]
 
 
-def test_a_run_is_killed_at_the_same_places_again(file: pathlib.Path) -> None:
-    """Also alone, as the line for a replay asks for; where a kill by the clock falls is the machine's."""
-    seed = next(s for s in range(100) if all(f.kind != "clock" for f in itertools.islice(drawn(s, 1, EQUAL), 3)))
+def test_a_campaign_repeats_its_kills_at_the_same_places(file: pathlib.Path) -> None:
+    """This includes a single run, as the printed command repeats it; kills by the clock depend on the machine."""
+    seed = next(s for s in range(100) if all(f.kind != "clock" for f in itertools.islice(draw_faults(s, 1, EQUAL), 3)))
     first = campaign(file, 3, seed).run(messages=False)["runs"][0]["kills"]
     again = campaign(file, 3, seed).run(only=1, messages=False)["runs"][0]["kills"]
     assert len(first) == 3
     assert again == first
 
 
-def test_a_folder_of_somebody_else_is_left_alone(file: pathlib.Path) -> None:
+def test_a_folder_of_another_program_is_not_touched(file: pathlib.Path) -> None:
     mine = file.parent / "out" / "run-1"
     mine.mkdir(parents=True)
     with pytest.raises(ob.RunFolderError, match=r"not of a campaign"):
@@ -72,10 +72,10 @@ def test_a_folder_of_somebody_else_is_left_alone(file: pathlib.Path) -> None:
         ("a lost client is never free", invariants.BUSY, 3),
         ("a gate that is open", invariants.DAMAGED, 0),
         ("what is not answered shakes the model", invariants.ACCURACY, 0),
-        ("no message for a disk that is full", invariants.SAID, 10),
+        ("no message for a disk that is full", invariants.REPORTED, 10),
     ],
 )
-def test_what_is_planted_is_found(bug: str, invariant: str, kills: int, tmp_path: pathlib.Path) -> None:
+def test_planted_bugs_are_found(bug: str, invariant: str, kills: int, tmp_path: pathlib.Path) -> None:
     found = campaign(write(tmp_path, BUGS[bug]), kills).run()
     assert invariant in broken(found), found["broken"]
     assert not found["held"]
@@ -86,13 +86,13 @@ def test_a_checkpoint_that_forgets_something_is_found(tmp_path: pathlib.Path) ->
     words = ["chaos", str(file), "--kills", "5", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(main, words, env={"OFFBEAT_DATA": None})
     assert result.exit_code == 1, result.output
-    assert f"broken: {invariants.EXACT}" in result.stderr
-    assert f"again with: offbeat chaos {file} --seed 0 --only 1 --kills 5" in result.stderr
+    assert f"violated: {invariants.EXACT}" in result.stderr
+    assert f"reproduce with: offbeat chaos {file} --seed 0 --only 1 --kills 5" in result.stderr
 
 
-def test_noise_is_what_the_runs_say_it_is() -> None:
-    """An exact test: of the 20 ways to divide six runs, one or all or three lose as much as was seen."""
-    assert invariants.chance([3.0, 2.0, 1.0], [0.0, -1.0, -2.0]) == 1 / 20
-    assert invariants.chance([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]) == 1
-    assert invariants.chance([5.0, 4.0, 2.0], [3.0, 1.0, 0.0]) == 2 / 20
-    assert invariants.chance([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]) == 1
+def test_the_p_value_is_an_exact_permutation_test() -> None:
+    """Of the 20 ways to divide six runs, one, all or two show a loss as large as the observed one."""
+    assert invariants.p_value([3.0, 2.0, 1.0], [0.0, -1.0, -2.0]) == 1 / 20
+    assert invariants.p_value([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]) == 1
+    assert invariants.p_value([5.0, 4.0, 2.0], [3.0, 1.0, 0.0]) == 2 / 20
+    assert invariants.p_value([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]) == 1

@@ -18,29 +18,29 @@ from offbeat.runs.result import Result
 from offbeat.runs.run import Run
 from offbeat.simulation.transport import SimulatedTransport
 from offbeat.vectors import Layout
-from offbeat_chaos.messages import CORRUPTIONS, FATES, Unreliable
+from offbeat_chaos.messages import CORRUPTIONS, FATES, UnreliableTransport
 from offbeat_chaos.observer import RunObserver
 
 
-def ran(seed: int, rate: float, **more: Any) -> tuple[Result, Unreliable, dict[str, Any]]:
+def ran(seed: int, rate: float, **more: Any) -> tuple[Result, UnreliableTransport, dict[str, Any]]:
     assembly = experiment(client=ob.SGD(lr=0.1, steps=3, batch_size=8), **more).assemble()
     inner, clients = SimulatedTransport(assembly.environment, assembly.executor, 0), assembly.context.data.clients
-    network = Unreliable(inner, assembly.context.layout, clients, seed, timeout=12.0, until=30.0, rate=rate)
+    network = UnreliableTransport(inner, assembly.context.layout, clients, seed, timeout=12.0, until=30.0, rate=rate)
     run = Run(assembly, transport=network)
-    witness = RunObserver(run)
-    return alone(run), network, witness.ledger()
+    observer = RunObserver(run)
+    return alone(run), network, observer.ledger()
 
 
 @pytest.mark.parametrize(
     "client", [ob.SGD(lr=0.1, steps=3, batch_size=8), ob.client_rules.Scaffold(lr=0.1, steps=3, batch_size=8)]
 )
-def test_a_network_without_faults_is_none(client: ob.ClientRule) -> None:
-    """Also as bytes, updates are what they were."""
+def test_a_network_without_faults_changes_nothing(client: ob.ClientRule) -> None:
+    """Updates that travel as bytes arrive unchanged."""
     described = experiment(client=client)
     plain = alone(Run(described.assemble()))
     assembly = described.assemble()
     inner = SimulatedTransport(assembly.environment, assembly.executor, 0)
-    network = Unreliable(inner, assembly.context.layout, 6, 0, timeout=1e9, until=1.0, rate=0.0)
+    network = UnreliableTransport(inner, assembly.context.layout, 6, 0, timeout=1e9, until=1.0, rate=0.0)
     passed = alone(Run(assembly, transport=network))
     assert torch.equal(passed.x, plain.x)
     assert {k: v for k, v in passed.summary.items() if k in ("updates", "bytes_up", "bytes_down", "refused")} == {
@@ -70,7 +70,7 @@ def test_the_same_seed_is_the_same_network() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, _ in CORRUPTIONS])
-def test_what_is_damaged_is_refused(name: str) -> None:
+def test_corrupted_payloads_are_rejected(name: str) -> None:
     layout = Layout(("w",), (torch.Size((9,)),))
     job = Job(7, 2, 3, torch.zeros(9), 5, 11)
     sent = Update(job=7, client=2, version=3, delta=torch.ones(9), steps=5, examples=4, wire_bytes=0)

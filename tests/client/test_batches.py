@@ -1,4 +1,4 @@
-"""Which examples a job trains on."""
+"""The examples that a job trains on."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.executors import work
+from torch import nn
 
 from offbeat.client.batches import plan
 from offbeat.client.rules import SGD
+from offbeat.messages import Job
 
 EXAMPLES, BATCHES, STEPS, SEEDS = st.integers(1, 60), st.integers(1, 70), st.integers(1, 40), st.integers(0, 2**63)
 
@@ -38,7 +42,7 @@ def test_every_pass_covers_every_example_once(examples: int, batch_size: int, st
 
 @given(EXAMPLES, BATCHES, st.integers(1, 4), SEEDS)
 @settings(max_examples=50, deadline=None)
-def test_so_many_epochs_are_so_many_passes(examples: int, batch_size: int, epochs: int, seed: int) -> None:
+def test_each_epoch_is_one_pass_over_the_data(examples: int, batch_size: int, epochs: int, seed: int) -> None:
     steps = SGD(batch_size=batch_size, epochs=epochs).local_steps(examples)
     positions, counts = plan(examples, batch_size, steps, seed)
     used = Counter(int(p) for row, count in zip(positions, counts, strict=True) for p in row[:count])
@@ -54,7 +58,7 @@ def test_fewer_steps_are_the_first_ones_of_more(examples: int, batch_size: int, 
 
 
 def test_by_hand() -> None:
-    """Seven examples by threes: 3, 3, 1 and again; the eighth step would be the second of the third pass."""
+    """Seven examples in batches of three: 3, 3, 1, and again; the eighth step is the second of the third pass."""
     positions, counts = plan(7, 3, 8, seed=0)
     assert counts.tolist() == [3, 3, 1, 3, 3, 1, 3, 3]
     assert positions.shape == (8, 3)
@@ -73,6 +77,16 @@ def test_the_seed_decides_and_every_pass_is_shuffled_anew() -> None:
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
     assert (first[0] != first[1]).any()
+
+
+def test_the_batches_of_a_job_follow_from_its_seed_alone() -> None:
+    """Common random numbers: neither the job's number nor the model's version matters."""
+    context = work(nn.Linear(64, 4), SGD(batch_size=4)).context
+    x = torch.zeros(context.layout.dim)
+    jobs = Job(1, 4, 0, x, 9, seed=7), Job(2, 4, 3, x, 9, seed=7), Job(1, 4, 0, x, 9, seed=8)
+    one, other, third = map(context.plan, jobs)
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+    assert not np.array_equal(one[0], third[0])
 
 
 def test_all_orders_are_equally_likely() -> None:

@@ -29,7 +29,7 @@ class Clients:
 
 
 def train(clients: Clients, i: int, x: Array, g_i: Array, rule: Dyn, k: int) -> tuple[Array, Array]:
-    """y_K and g_i after a job of our rule."""
+    """Return y_K and g_i after a job of the rule."""
     start = torch.from_numpy(x)
     y, state = start, rule.begin(start, {}, {"g_i": torch.from_numpy(g_i)})
     for _ in range(k):
@@ -46,7 +46,7 @@ def server(x: Array, h: Array, models: list[Array], alpha: float) -> tuple[Array
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_box(seed: int) -> None:
-    """Acar et al., ICLR 2021, Algorithm 1, the inner minimisation by K gradient steps."""
+    """Acar et al., ICLR 2021, Algorithm 1, with K gradient steps as the inner minimization."""
     clients, rng, alpha, lr = Clients(seed), np.random.default_rng(seed), 0.4, 0.05
     theirs, ours = (np.zeros(D), np.zeros(D)), (np.zeros(D), np.zeros(D))  # θ and h
     grads, kept = np.zeros((N, D)), np.zeros((N, D))
@@ -79,7 +79,7 @@ def test_by_hand() -> None:
 
 
 def test_the_first_job_is_fedprox() -> None:
-    """g_i = 0 and α in the place of μ."""
+    """This is FedProx with g_i = 0 and μ = α."""
     rng = torch.Generator().manual_seed(0)
     x, *gradients = torch.randn((5, D), generator=rng, dtype=torch.float64)
     dyn, prox = Dyn(alpha=0.3), Prox(mu=0.3)
@@ -91,7 +91,7 @@ def test_the_first_job_is_fedprox() -> None:
 
 
 def test_g_i_is_the_gradient_where_the_client_has_stopped() -> None:
-    """First-order condition of the exact inner minimisation, in every round and from any x."""
+    """This is the first-order condition of the exact inner minimization, in every round and from any x."""
     clients, rng, g_i = Clients(3), np.random.default_rng(3), np.zeros(D)
     for _ in range(4):
         y, g_i = train(clients, 2, rng.standard_normal(D), g_i, Dyn(lr=0.3, alpha=0.5), 400)

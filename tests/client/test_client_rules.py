@@ -1,4 +1,4 @@
-"""Local rules against torch.optim, against autograd, and against themselves row by row."""
+"""Local rules compared with torch.optim, with autograd, and between single rows and stacks."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Quadratic:
 
 
 def begin(rule: ClientRule, x: Tensor) -> State:
-    """With something beside x and something kept that are not zero, and a row's is the same in any stack."""
+    """Return a state with nonzero auxiliary vectors and client state; a row's does not depend on the stack."""
     kept: State = dict.fromkeys(rule.client_state, 0.3 * x - 0.1)
     return rule.begin(x, {"c": torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype)}, kept)
 
 
 def walk(rule: ClientRule, x: Tensor, gradients: list[Tensor], lr: Number | None = None) -> Tensor:
-    """One job along given gradients."""
+    """Run one job along given gradients."""
     y, state = x, begin(rule, x)
     for g in gradients:
         y, state = rule.step(y, g, x, rule.lr if lr is None else lr, state)
@@ -94,7 +94,7 @@ def test_prox_by_hand() -> None:
     assert Prox(lr=0.5, mu=0.25, weight_decay=0.5).step(y, g, x, 0.5, {})[0].item() == 3 - 0.5 * (2 + 1.5 + 0.25 * 2)
 
 
-def test_prox_descends_the_penalised_objective() -> None:
+def test_prox_descends_the_penalized_objective() -> None:
     f, mu = Quadratic(seed=2), 0.7
     y = (f.start + 1).requires_grad_()
     (f.value(y) + mu / 2 * (y - f.start).square().sum()).backward()  # type: ignore[no-untyped-call]
@@ -127,7 +127,7 @@ def test_a_stack_is_its_rows(rule: ClientRule) -> None:
 
 @EVERY
 def test_every_row_of_a_stack_has_its_own_rate_and_number_of_steps(rule: ClientRule) -> None:
-    """As the vectorized executor does it: the first rows go on when the others have finished."""
+    """As in the vectorized executor, the first rows continue when the others have finished."""
     rng = torch.Generator().manual_seed(0)
     x, steps = torch.randn((4, D), generator=rng, dtype=torch.float64), [5, 3, 3, 1]
     gradients = [torch.randn((4, D), generator=rng, dtype=torch.float64) for _ in range(5)]
@@ -152,7 +152,7 @@ def test_every_row_of_a_stack_has_its_own_rate_and_number_of_steps(rule: ClientR
 
 
 @EVERY
-def test_what_is_sent_and_kept_is_what_the_rule_says(rule: ClientRule) -> None:
+def test_a_rule_sends_and_keeps_what_it_declares(rule: ClientRule) -> None:
     x = torch.ones((3, D))
     sent, kept = rule.finish(x + 1, x, 0.1, 2.0, begin(rule, x))
     assert tuple(sent) == rule.sends

@@ -1,4 +1,4 @@
-"""SCAFFOLD, both halves, against a plain transcription of the paper's box and against its theory."""
+"""SCAFFOLD's client and server compared with a plain transcription of the paper's box and with its theory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N, D = 6, 5
 
 
 class Clients:
-    """f_i(y) = ½ Σ_j a_ij (y_j − b_ij)²: as different as the a_i and b_i are."""
+    """f_i(y) = ½ Σ_j a_ij (y_j − b_ij)²; the spread of a_i and b_i is the heterogeneity."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -55,7 +55,7 @@ class Box:
 
 
 class Ours:
-    """The rule and its server half, with averaging as the server's own rule."""
+    """The rule and its server extension, with averaging as the server rule."""
 
     def __init__(self, clients: Clients, eta_g: float, rule: Scaffold) -> None:
         self.clients, self.eta_g, self.rule = clients, eta_g, rule
@@ -135,7 +135,7 @@ def test_a_control_variate_is_the_mean_gradient_along_the_path() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_c_is_the_mean_of_all_c_i(seed: int) -> None:
-    """After every client has taken part, and before: those that have not have zero."""
+    """This also holds before every client has participated: c_i of the others is zero."""
     rng, ours = np.random.default_rng(seed), Ours(Clients(seed), 1.0, Scaffold(lr=0.05))
     seen: set[int] = set()
     for _ in range(30):
@@ -163,7 +163,7 @@ def test_c_is_the_mean_of_all_c_i_also_when_updates_come_late_and_out_of_order()
 
 
 def test_there_is_no_client_drift() -> None:
-    """With unlike clients and many local steps SCAFFOLD reaches the optimum; averaged SGD stops short of it."""
+    """With heterogeneous clients and many local steps SCAFFOLD reaches the optimum; averaged SGD does not."""
     clients, everybody = Clients(1), list(range(N))
     ours = Ours(clients, 1.0, Scaffold(lr=0.05))
     for _ in range(300):
@@ -182,7 +182,7 @@ def test_there_is_no_client_drift() -> None:
     assert np.abs(x.numpy() - clients.optimum).max() > 0.05
 
 
-def test_a_c_on_its_way_is_not_changed() -> None:
+def test_a_control_variate_in_flight_is_not_changed() -> None:
     extension = started(Scaffold())
     on_its_way = extension.extra()["c"]
     change = torch.ones(D, dtype=torch.float64)
@@ -192,7 +192,7 @@ def test_a_c_on_its_way_is_not_changed() -> None:
     assert change.tolist() == [1.0] * D
 
 
-def test_the_server_half_survives_a_round_trip() -> None:
+def test_a_loaded_extension_continues_identically() -> None:
     extension, other = started(Scaffold()), started(Scaffold())
     extension.receive(message(0, torch.zeros(D), {"change": torch.arange(D, dtype=torch.float64)}))
     other.load_state_dict(copy.deepcopy(extension.state_dict()))

@@ -1,4 +1,4 @@
-"""What a client keeps agrees with the server also when its updates are lost or refused after it has trained."""
+"""Client state stays consistent with the server when updates are lost or rejected after training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from offbeat.runs.assembly import Assembly
 from offbeat.runs.drive import alone
 from offbeat.runs.run import Run
 from offbeat.simulation.transport import SimulatedTransport
-from offbeat_chaos.messages import Unreliable
+from offbeat_chaos.messages import UnreliableTransport
 
 SCAFFOLD = ob.client_rules.Scaffold(lr=0.1, steps=3, batch_size=8)
 
 
 def both_ends(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
-    """The server's c, and the mean of the c_i with which clients would begin their next jobs."""
+    """Return the server's c, and the mean of the c_i with which clients would start their next jobs."""
     runtime, loop = run.assembly.runtime, run.loop
     assert isinstance(loop.extension, ControlVariate)
     rows = []
@@ -39,13 +39,13 @@ def both_ends(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
     return loop.extension.c, torch.stack(rows).mean(0)
 
 
-def unreliable(assembly: Assembly, rate: float) -> Unreliable:
+def unreliable(assembly: Assembly, rate: float) -> UnreliableTransport:
     inner = SimulatedTransport(assembly.environment, assembly.executor, 0)
-    return Unreliable(inner, assembly.context.layout, 6, 3, timeout=12.0, until=1e9, rate=rate)
+    return UnreliableTransport(inner, assembly.context.layout, 6, 3, timeout=12.0, until=1e9, rate=rate)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1])
-def test_scaffolds_c_is_the_mean_of_the_c_i_whatever_is_lost(rate: float) -> None:
+def test_scaffolds_c_stays_the_mean_of_the_c_i_when_updates_are_lost(rate: float) -> None:
     assembly = experiment(client=SCAFFOLD, rounds=60).assemble()
     run = Run(assembly, transport=unreliable(assembly, rate))
     alone(run)
@@ -55,7 +55,7 @@ def test_scaffolds_c_is_the_mean_of_the_c_i_whatever_is_lost(rate: float) -> Non
     torch.testing.assert_close(c, mean, rtol=1e-4, atol=1e-5)
 
 
-def test_an_update_that_the_gate_refuses_is_not_kept_by_its_client() -> None:
+def test_a_client_drops_its_state_when_validation_rejects_its_update() -> None:
     plain = Run(experiment(client=SCAFFOLD, rounds=20).assemble())
     alone(plain)
     assert not plain.loop.tracks_acceptance, "nothing is ever refused, and nothing need be remembered"
@@ -67,8 +67,8 @@ def test_an_update_that_the_gate_refuses_is_not_kept_by_its_client() -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1, None])
-def test_a_client_goes_back_to_what_it_kept_before(taken: int | None) -> None:
-    """Of a rule, and of a code's error."""
+def test_a_client_rolls_back_to_its_state_before_a_rejected_update(taken: int | None) -> None:
+    """This concerns the state of a rule and the residual of error feedback."""
     compression = ob.Compression(upload=TopK(rate=0.2), error_feedback=True)
     described = experiment(client=SCAFFOLD, compression=compression)
     one, fresh = (described.assemble().runtime for _ in range(2))
@@ -83,7 +83,7 @@ def test_a_client_goes_back_to_what_it_kept_before(taken: int | None) -> None:
     assert undone == (taken == 0)
 
 
-def test_a_real_client_remembers_it_in_its_context() -> None:
+def test_a_flower_node_keeps_its_state_in_its_context() -> None:
     pytest.importorskip("flwr", reason="needs the extra 'flower'")
     from flwr.app import Context, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
@@ -95,13 +95,13 @@ def test_a_real_client_remembers_it_in_its_context() -> None:
     x = described.assemble().context.layout.read(described.assemble().context.module)
 
     def answers(*trips: tuple[int, int]) -> list[bytes]:
-        """What a node sends, each time from a new process; a trip is a job and the last one that was taken."""
+        """Return what a node sends, each time from a new process; a trip is a job and the last accepted one."""
         context, found = Context(1, 1, {"partition-id": 0}, RecordDict(), {}), []
         for number, taken in trips:
             client = NodeClient(described, {"partition-id": 0})
             job = Job(number, 0, 0, x, 3, number, extra={"c": torch.zeros_like(x)}, last_accepted_job=taken)
             reply = client.train(client.wire.message(job, 1, 60.0), context)
-            found.append(client.wire.payload(job, reply.content)[0])
+            found.append(client.wire.extract_payload(job, reply.content)[0])
         return found
 
     whole = answers((1, 0), (2, 1), (3, 2))

@@ -1,4 +1,4 @@
-"""What every codec promises: what the simulator computes against the very bytes that would travel."""
+"""The contract of every codec: the simulator's result compared with the bytes that would travel."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_codec_is_tested() -> None:
 
 @EVERYWHERE
 @EVERY
-def test_what_is_decoded_is_what_was_carried_and_the_size_is_known_ahead(codec: Codec, where: Layout) -> None:
+def test_decoding_equals_carrying_and_the_size_is_known_in_advance(codec: Codec, where: Layout) -> None:
     for name, x in vectors(where.dim).items():
         for rate in RATES if isinstance(codec, (TopK, RandomK)) else RATES[:2]:
             for seed in (1, key("job", 5), 2**64 - 1) if rate is None else (0,):
@@ -73,8 +73,8 @@ def test_carrying_changes_nothing_and_keeps_shape_and_dtype(codec: Codec) -> Non
 
 
 @EVERY
-def test_what_was_carried_has_its_own_memory(codec: Codec) -> None:
-    """All but the plain one, which carries the vector itself: nobody changes an update in place."""
+def test_the_result_of_carrying_owns_its_memory(codec: Codec) -> None:
+    """All codecs except the plain one, which returns the vector itself, since updates never change in place."""
     x = normal(12)
     assert (codec.carry(x, flat(12), 0).data_ptr() == x.data_ptr()) == isinstance(codec, Raw)
 
@@ -149,7 +149,7 @@ def test_sizes_by_hand(codec: Codec, dim: int, size: int) -> None:
     assert codec.size(flat(dim)) == size
 
 
-def test_a_rate_given_goes_before_the_codec_s_own() -> None:
+def test_a_jobs_rate_overrides_that_of_the_codec() -> None:
     for kind in (TopK, RandomK):
         own, other = kind(rate=0.5), kind(rate=0.25)
         x, where = normal(80), flat(80)

@@ -1,4 +1,4 @@
-"""Codecs one by one, by hand and against theory."""
+"""Each codec by hand and compared with theory."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_bitmap_travels_exactly_when_it_is_shorter() -> None:
 # --- random-k
 
 
-def test_so_many_entries_travel_and_are_scaled() -> None:
+def test_random_k_sends_k_entries_and_scales_them() -> None:
     x = normal(100).abs() + 1
     for rate, k in ((0.01, 1), (0.25, 25), (0.991, 100), (1.0, 100)):
         carried = RandomK(rate=rate).carry(x, flat(100), 7)
@@ -143,7 +143,7 @@ def test_qsgd_is_within_its_bounds(bits: int) -> None:
 
 
 def test_qsgd_of_a_single_direction_is_exact() -> None:
-    """An entry that is the whole norm stands on the highest level."""
+    """An entry that is the whole norm is on the highest level."""
     for bits in (8, 4, 2):
         x = vectors(9)["one entry"]
         carried = QSGD(bits=bits).carry(x, flat(9), 3)
@@ -175,7 +175,7 @@ def test_sign_by_hand() -> None:
 
 
 def test_sign_keeps_the_mean_size_and_is_a_contraction() -> None:
-    """‖x − C(x)‖² = ‖x‖² − ‖x‖₁²/d: the scale is the best one there is."""
+    """‖x − C(x)‖² = ‖x‖² − ‖x‖₁²/d: no other scale has a smaller error."""
     x = normal(67).double()
     carried = Sign().carry(x, flat(67), 0)
     torch.testing.assert_close(carried.abs().sum(), x.abs().sum(), rtol=1e-12, atol=0)

@@ -1,4 +1,4 @@
-"""Error feedback: what a code has cost is not lost but comes later."""
+"""Error feedback: the compression error is sent later instead of being lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLIENTS = 3
 
 
 def work(codec: Codec, error_feedback: bool = True) -> ClientRuntime:
-    """A model of 20 parameters; nothing is trained here, the updates are made up."""
+    """Return a runtime with 20 parameters; nothing is trained, the updates are synthetic."""
     x, y = torch.zeros((6, 4)), torch.arange(6).remainder(4)
     data = PartitionedDataset.of(from_arrays(x, y, x, y), [[0, 1], [2, 3], [4, 5]])
     compression = Compression(upload=codec, error_feedback=error_feedback)
@@ -37,7 +37,7 @@ def work(codec: Codec, error_feedback: bool = True) -> ClientRuntime:
 
 
 def send(to: ClientRuntime, client: int, number: int, delta: Tensor, rate: float | None = None) -> Tensor:
-    """What comes out at the server."""
+    """Return the Δ that the server decodes."""
     job = Job(
         id=number, client=client, version=0, x=torch.zeros(20), steps=1, seed=key(client, number), compression_rate=rate
     )
@@ -47,7 +47,7 @@ def send(to: ClientRuntime, client: int, number: int, delta: Tensor, rate: float
 
 
 @EVERY
-def test_what_went_in_has_come_out_or_is_still_there(codec: Codec) -> None:
+def test_error_feedback_loses_nothing(codec: Codec) -> None:
     there, rng = work(codec), torch.Generator().manual_seed(0)
     fed, out = torch.zeros((CLIENTS, 20)).double(), torch.zeros((CLIENTS, 20)).double()
     for n in range(60):
@@ -61,7 +61,7 @@ def test_what_went_in_has_come_out_or_is_still_there(codec: Codec) -> None:
 
 
 @EVERY
-def test_without_feedback_nothing_is_remembered(codec: Codec) -> None:
+def test_without_error_feedback_no_residual_is_stored(codec: Codec) -> None:
     there, delta = work(codec, error_feedback=False), torch.randn(20, generator=torch.Generator().manual_seed(1))
     for n in range(3):
         expected = codec.carry(delta, there.context.layout, key(0, n))
@@ -70,7 +70,7 @@ def test_without_feedback_nothing_is_remembered(codec: Codec) -> None:
 
 
 def test_by_hand() -> None:
-    """One of twenty entries travels; what stays behind is added the next time."""
+    """One of twenty entries travels; the rest is added the next time."""
     there, delta = work(TopK(rate=0.05, scope="global")), torch.zeros(20)
     delta[:3] = torch.tensor([3.0, -5.0, 4.0])
     assert send(there, 0, 0, delta)[:3].tolist() == [0, -5, 0]
@@ -80,8 +80,8 @@ def test_by_hand() -> None:
     assert send(there, 1, 2, delta)[:3].tolist() == [0, -5, 0], "another client has its own"
 
 
-def test_everything_arrives_in_the_end() -> None:
-    """One vector and then nothing new: with a tenth a time it is all there after ten times, and nothing is left."""
+def test_error_feedback_transmits_everything_in_the_end() -> None:
+    """After one vector and nothing new, a tenth at a time transmits everything in ten updates."""
     there, delta = work(TopK(rate=0.1, scope="global")), torch.arange(1.0, 21.0)
     arrived = send(there, 0, 0, delta)
     for n in range(1, 10):
@@ -102,8 +102,8 @@ def test_the_error_stays_bounded() -> None:
         assert there.state.rows["error"][0].norm() <= limit / (1 - limit) * largest
 
 
-def test_feedback_makes_sign_follow_what_it_would_otherwise_miss() -> None:
-    """Of (10, 1) a sign code makes (5½, 5½); with feedback the mean over many updates is right."""
+def test_error_feedback_corrects_the_bias_of_sign() -> None:
+    """Sign encodes (10, 1) as (5½, 5½); with error feedback the mean over many updates is right."""
     delta = torch.zeros(20)
     delta[:2] = torch.tensor([10.0, 1.0])
     with_it, without = (
@@ -124,6 +124,6 @@ def test_the_updates_and_the_errors_do_not_share_memory() -> None:
     assert torch.equal(there.state.rows["error"][0], error)
 
 
-def test_feedback_with_scaled_random_entries_is_refused() -> None:
+def test_error_feedback_with_unbiased_random_k_is_rejected() -> None:
     with pytest.raises(ConfigError):
         Compression(upload=RandomK(rate=0.1), error_feedback=True)

@@ -1,4 +1,4 @@
-"""A web server on the loopback interface."""
+"""Web servers on the loopback interface."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator, Mapping
 
 import pytest
-from tests.data.made_up import Answer, Serve
+from tests.support.data_files import Answer, Serve
 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Serves files by name and returns the base address; a name that is not there is answered with 404."""
+    """Serve files by name and return the base address; unknown names are answered with 404."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     servers: list[http.server.ThreadingHTTPServer] = []
 
@@ -42,7 +42,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answer]:
-    """Answers one request with raw bytes, for servers that break off or talk nonsense; returns the base address."""
+    """Answer one request with raw bytes, as a server that breaks off or sends garbage; return the base address."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     threads: list[threading.Thread] = []
 
@@ -66,7 +66,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answer]:
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
-    """An address at which nobody listens."""
+    """Return an address at which no server listens."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"http://127.0.0.1:{listener.getsockname()[1]}/"

@@ -17,7 +17,7 @@ from offbeat.runs.data import Data
 
 
 def plainly(image: NDArray[np.generic], draw: NDArray[np.int16], pad: int) -> NDArray[np.generic]:
-    """Pad with zeros, cut out, mirror."""
+    """Pad with zeros, crop, mirror."""
     dy, dx, mirrored = draw.tolist()
     _, height, width = image.shape
     padded = np.pad(image, ((0, 0), (pad, pad), (pad, pad)))
@@ -27,7 +27,9 @@ def plainly(image: NDArray[np.generic], draw: NDArray[np.int16], pad: int) -> ND
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize(("lead", "shape"), [((40,), (3, 8, 6)), ((4, 10), (1, 5, 9)), ((2, 3, 5), (2, 7, 7))])
-def test_to_the_bit_as_a_plain_loop(dtype: type[np.generic], lead: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def test_bits_equal_those_of_a_plain_loop(
+    dtype: type[np.generic], lead: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
     rng = np.random.default_rng(0)
     images = rng.integers(1, 256, size=(*lead, *shape)).astype(dtype)
     law = CropFlip(pad=3)
@@ -54,14 +56,14 @@ def test_by_hand() -> None:
     assert done(0, 1, 1) == [[0, 3, 2], [0, 6, 5]]
 
 
-def test_images_are_left_as_they_were() -> None:
+def test_augmentation_does_not_modify_the_images() -> None:
     images = torch.arange(2 * 16, dtype=torch.uint8).view(2, 1, 4, 4)
     before = images.clone()
     CropFlip(pad=1).apply(images, torch.tensor([[1, 1, 1], [0, 0, 0]], dtype=torch.int16))
     assert torch.equal(images, before)
 
 
-def test_the_padding_is_black_before_standardising() -> None:
+def test_the_padding_is_black_before_standardizing() -> None:
     raw = torch.full((2, 1, 4, 4), 255, dtype=torch.uint8)
     data = ob.Dataset(raw, torch.tensor([0, 1]), raw, torch.tensor([0, 1]), 2, mean=(0.5,), std=(0.25,))
     seen = data.prepare(CropFlip().apply(raw, torch.tensor([[4, 0, 0], [0, 0, 0]], dtype=torch.int16)))
@@ -88,7 +90,7 @@ def test_without_padding_images_are_only_mirrored() -> None:
 
 
 def test_it_can_be_stacked() -> None:
-    """No shape depends on a value, so `torch.vmap` takes it."""
+    """No shape depends on a value, so `torch.vmap` works."""
     law, rng = CropFlip(), np.random.default_rng(0)
     images = torch.randint(256, (3, 4, 2, 8, 8), dtype=torch.uint8)
     draws = torch.from_numpy(law.draw(rng, (3, 4)))
@@ -111,7 +113,7 @@ def data(x: Tensor, vocabulary: int | None = None) -> ob.Dataset:
         ),
     ],
 )
-def test_what_is_no_image_is_refused(made: ob.Dataset, message: str) -> None:
+def test_inputs_that_are_not_images_are_rejected(made: ob.Dataset, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ob.run(data=made, model=torch.nn.Flatten(), algorithm=ob.FedAvg(), clients=1, augment=CropFlip())
     assert str(caught.value).startswith("data.augment.")

@@ -1,4 +1,4 @@
-"""CIFAR-10 in all the ways in which it may lie about, on made-up batches of a few images."""
+"""CIFAR-10 in all layouts in which it may be stored, with synthetic batches of a few images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.data.made_up import Serve, listing, md5
+from tests.support.data_files import Serve, listing, md5
 
 from offbeat.data import CIFAR10, Dataset
 from offbeat.errors import DataError
@@ -60,7 +60,7 @@ def python2(x: Array, y: Array) -> bytes:
 
 
 def python3(x: Array, y: Array) -> bytes:
-    """The same from a Python and a NumPy of today."""
+    """Return a batch pickled by a current Python and NumPy."""
     return pickle.dumps({b"data": x.reshape(len(x), 3072), b"labels": y.tolist()}, protocol=4)
 
 
@@ -81,7 +81,7 @@ def write(folder: pathlib.Path, files: dict[str, bytes]) -> pathlib.Path:
 
 
 def packed(files: dict[str, bytes]) -> bytes:
-    """The official archive: everything in a subfolder, beside files that nobody needs."""
+    """Return the official archive: everything in a subfolder, with files that are not needed."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         folder = tarfile.TarInfo("cifar-10-batches-bin")
@@ -122,7 +122,7 @@ def test_a_byte_of_the_binary_version_is_the_pixel_that_its_page_says(tmp_path: 
     assert data.test_x.nonzero().tolist() == [[2, 1, 5, 9]]
 
 
-def test_standardised_by_the_usual_means_and_deviations(tmp_path: pathlib.Path) -> None:
+def test_standardized_by_the_usual_means_and_deviations(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "cifar10", BINARY)
     data = CIFAR10().load(tmp_path)
     white = data.prepare(torch.full((1, 3, 32, 32), 255, dtype=torch.uint8))[0, :, 0, 0]
@@ -142,7 +142,7 @@ def test_from_the_archive_over_http_and_then_from_disk(
     assert_is_the_made_up_one(CIFAR10().load(tmp_path))
 
 
-def test_a_wrong_checksum_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+def test_a_wrong_checksum_leaves_no_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     monkeypatch.setattr(CIFAR10, "address", serve({TAR: packed(BINARY)}))
     with pytest.raises(DataError, match="expected c32a1d4ab5d03f1284b67883e8d87530"):
         CIFAR10().load(tmp_path)
@@ -219,7 +219,7 @@ def test_a_label_beyond_the_ten_is_refused(tmp_path: pathlib.Path) -> None:
 
 
 def call(module: str, name: str, argument: str) -> bytes:
-    """A pickle that calls module.name(argument, {}) or module.name(argument)."""
+    """Return a pickle that calls module.name(argument, {}) or module.name(argument)."""
     second = b"}" if name == "runstring" else b""
     text = b"X" + struct.pack("<I", len(argument)) + argument.encode()
     return f"\x80\x02c{module}\n{name}\n".encode("latin-1") + b"(" + text + second + b"tR."

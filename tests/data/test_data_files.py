@@ -1,4 +1,4 @@
-"""Where data files lie, how they get there, and the IDX format."""
+"""Where data files are stored, how they are downloaded, and the IDX format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 import pytest
-from tests.data.made_up import Answer, Serve, idx, listing, md5
+from tests.support.data_files import Answer, Serve, idx, listing, md5
 
 from offbeat.data import data_dir
 from offbeat.data.files import fetch, find, read_idx
@@ -80,7 +80,7 @@ def test_a_damaged_gzip_is_refused_wherever_the_damage_is(tmp_path: pathlib.Path
             read_idx(tmp_path / "a.gz")
 
 
-def test_data_dir_as_given_then_by_environment_then_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_dir_is_the_option_then_the_environment_variable_then_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFFBEAT_DATA", "/environment")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     monkeypatch.setenv("HOME", "/home/somebody")
@@ -92,7 +92,7 @@ def test_data_dir_as_given_then_by_environment_then_a_cache(monkeypatch: pytest.
     assert data_dir() == pathlib.Path("/home/somebody/.cache/offbeat")
 
 
-def test_find_wants_all_files_in_one_place(tmp_path: pathlib.Path) -> None:
+def test_find_requires_all_files_in_one_folder(tmp_path: pathlib.Path) -> None:
     for name in ("a", "sub/b", "sub/a", "other/a", "other/b"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -103,7 +103,7 @@ def test_find_wants_all_files_in_one_place(tmp_path: pathlib.Path) -> None:
     assert find(tmp_path / "nowhere", ["a"]) is None
 
 
-def test_fetch_makes_the_folder_and_leaves_whole_files_only(tmp_path: pathlib.Path, serve: Serve) -> None:
+def test_fetch_creates_the_folder_and_leaves_only_complete_files(tmp_path: pathlib.Path, serve: Serve) -> None:
     files = {"a.bin": b"a" * 3_000_000, "b.bin": b""}  # larger than a chunk, and empty
     folder = tmp_path / "deep" / "er"
     fetch(folder, serve(files), {name: md5(body) for name, body in files.items()})
@@ -111,7 +111,7 @@ def test_fetch_makes_the_folder_and_leaves_whole_files_only(tmp_path: pathlib.Pa
     assert {name: (folder / name).read_bytes() for name in files} == files
 
 
-def test_fetch_says_how_far_it_is(tmp_path: pathlib.Path, serve: Serve) -> None:
+def test_fetch_reports_progress(tmp_path: pathlib.Path, serve: Serve) -> None:
     files, told = {"a.bin": b"a" * 3_000_000, "b.bin": b"b"}, list[Preparing | None]()
     with watched(told.append):
         fetch(tmp_path, serve(files), {name: md5(body) for name, body in files.items()})
@@ -121,7 +121,7 @@ def test_fetch_says_how_far_it_is(tmp_path: pathlib.Path, serve: Serve) -> None:
     assert last == [None, Preparing("b.bin", 0, 1, in_bytes=True), Preparing("b.bin", 1, 1, in_bytes=True), None]
 
 
-def test_fetch_leaves_alone_what_is_there(tmp_path: pathlib.Path, serve: Serve) -> None:
+def test_fetch_keeps_existing_files(tmp_path: pathlib.Path, serve: Serve) -> None:
     (tmp_path / "mine").write_bytes(b"my own version")
     fetch(tmp_path, serve({"other": b"o"}), {"mine": md5(b"theirs"), "other": md5(b"o")})
     assert (tmp_path / "mine").read_bytes() == b"my own version"
@@ -137,7 +137,7 @@ def test_fetch_keeps_nothing_of_a_file_with_a_wrong_checksum(tmp_path: pathlib.P
         assert part in str(caught.value)
 
 
-def test_fetch_says_what_to_put_where(tmp_path: pathlib.Path, serve: Serve, nobody: str) -> None:
+def test_fetch_errors_name_the_files_and_the_folder(tmp_path: pathlib.Path, serve: Serve, nobody: str) -> None:
     folder = tmp_path / "mnist"
     for base, reason in ((serve({}), "404"), (nobody, "refused")):
         with pytest.raises(DataError) as caught:
@@ -152,7 +152,7 @@ def test_fetch_says_what_to_put_where(tmp_path: pathlib.Path, serve: Serve, nobo
         assert not folder.exists()
 
 
-def test_fetch_when_the_line_breaks(tmp_path: pathlib.Path, answer: Answer) -> None:
+def test_fetch_when_the_connection_breaks(tmp_path: pathlib.Path, answer: Answer) -> None:
     for raw in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this"):
         with pytest.raises(DataError):
             fetch(tmp_path, answer(raw), {"a": md5(b"whole")})
@@ -164,13 +164,13 @@ def test_fetch_when_the_line_breaks(tmp_path: pathlib.Path, answer: Answer) -> N
     [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nonly this"],
     ids=["another protocol", "a broken chunk"],
 )
-def test_fetch_from_what_does_not_speak_http_properly(tmp_path: pathlib.Path, answer: Answer, raw: bytes) -> None:
+def test_fetch_from_a_server_with_invalid_http(tmp_path: pathlib.Path, answer: Answer, raw: bytes) -> None:
     with pytest.raises(DataError):
         fetch(tmp_path, answer(raw), {"a": md5(b"whole")})
     assert listing(tmp_path) == []
 
 
-def test_fetch_into_what_is_no_folder(tmp_path: pathlib.Path, nobody: str) -> None:
+def test_fetch_into_a_path_that_is_not_a_folder(tmp_path: pathlib.Path, nobody: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="file"):
         fetch(tmp_path / "file" / "mnist", nobody, {"a": "0"})

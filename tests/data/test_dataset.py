@@ -1,4 +1,4 @@
-"""A data set in memory, and the same divided among clients."""
+"""A data set in memory, and its partition among clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def federated(parts: list[list[int]]) -> PartitionedDataset:
         (X.index_fill(0, torch.tensor([2]), torch.inf), Y, "some inputs are not finite"),
     ],
 )
-def test_what_cannot_be_data_is_refused_with_the_part_it_is_in(x: Tensor, y: Tensor, message: str) -> None:
+def test_invalid_data_is_rejected_with_the_name_of_its_part(x: Tensor, y: Tensor, message: str) -> None:
     with pytest.raises(DataError, match="^training.*" + message):
         Dataset(x, y, X, Y, 3)
     with pytest.raises(DataError, match="^test.*" + message):
@@ -64,7 +64,7 @@ def test_floats_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("lead", [(), (4,), (5, 2)], ids=["one", "a batch", "a stack of batches"])
-def test_standardised_by_channel(lead: tuple[int, ...]) -> None:
+def test_standardized_by_channel(lead: tuple[int, ...]) -> None:
     raw = torch.full((4, 2, 3, 3), 255, dtype=torch.uint8)
     raw[:, 1] = 0
     data = Dataset(raw, Y, raw, Y, 3, mean=(0.5, 0.25), std=(0.25, 0.5))
@@ -74,7 +74,7 @@ def test_standardised_by_channel(lead: tuple[int, ...]) -> None:
     assert (seen[..., 1, :, :] == -0.5).all()  # (0 − 0.25) / 0.5
 
 
-def test_standardised_by_feature_where_inputs_are_flat() -> None:
+def test_standardized_by_feature_where_inputs_are_flat() -> None:
     x = torch.tensor([[1.0, 2.0, 3.0]] * 4)
     data = Dataset(x, Y, x, Y, 3, mean=(1.0, 1.0, 1.0), std=(1.0, 2.0, 4.0))
     assert torch.equal(data.prepare(x), torch.tensor([[0.0, 0.5, 0.5]] * 4))
@@ -118,7 +118,7 @@ def test_from_arrays_refuses_empty_parts() -> None:
         from_arrays(x, [0, 1], x[:0], none, classes=2)
 
 
-def test_from_arrays_blames_the_empty_part_also_when_it_counts_the_classes() -> None:
+def test_from_arrays_names_the_empty_part_also_when_it_counts_classes() -> None:
     x = np.zeros((2, 1))
     with pytest.raises(DataError) as caught:
         from_arrays(x, [0, 1], x[:0], np.zeros(0, np.int64))
@@ -144,7 +144,7 @@ def test_tokens_stay_integers(dtype: Any) -> None:
         ([[0.0, 1.0]], r"tokens: integers expected \(uint8 or int64\), got torch.float32"),
     ],
 )
-def test_what_cannot_be_tokens_is_refused(x: Any, message: str) -> None:
+def test_invalid_tokens_are_rejected(x: Any, message: str) -> None:
     with pytest.raises(DataError, match="training " + message):
         from_arrays(x, [0], [[0, 1]], [0], vocabulary=5)
     with pytest.raises(DataError, match="test " + message):
@@ -164,7 +164,7 @@ def test_owners_are_one_integer_a_training_example() -> None:
 
 
 class Endless(TorchDataset[Any]):
-    """Map-style and legal: any index is answered, and only the length says where the end is."""
+    """A valid map-style data set: every index is answered, and only the length marks the end."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -182,7 +182,7 @@ class Flow(IterableDataset[Any]):
 
 
 class SizedFlow(Flow):
-    """Legal too: a length, but no index."""
+    """A valid data set with a length but no index."""
 
     def __len__(self) -> int:
         return 2
@@ -248,7 +248,7 @@ def test_a_client_without_data_is_refused_and_named() -> None:
         PartitionedDataset.of(data, IID().split(Y.numpy(), 6, np.random.default_rng(0)))
 
 
-def test_an_index_out_of_the_data_is_refused_and_named() -> None:
+def test_an_index_beyond_the_data_is_rejected_by_name() -> None:
     with pytest.raises(DataError, match="client 1: index 4 in a dataset of 4 examples"):
         federated([[0], [1, 4]])
     with pytest.raises(DataError, match=r"client 0: index .* in a dataset of 4 examples"):
@@ -274,7 +274,7 @@ def test_other_labels_for_some_clients() -> None:
     assert torch.equal(data.dataset.y, torch.tensor([0, 1, 2, 0])), "the data set itself is as it was"
 
 
-def test_who_has_other_labels_gets_copies_of_what_others_have_as_well() -> None:
+def test_clients_with_poisoned_labels_get_copies_of_shared_examples() -> None:
     x = torch.arange(12.0).view(4, 3)
     data = PartitionedDataset.of(Dataset(x, Y, x, Y, 3, owners=Y), [[0, 1, 1], [1], [2, 3], [3, 0]])
     other = data.relabeled({0, 2}, lambda y: 2 - y)

@@ -1,4 +1,4 @@
-"""How a data set is divided: what every law promises, and what each promises beyond that."""
+"""Partitions: the contract of all of them, and the properties of each."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def test_min_size_may_use_up_everything_but_not_more(law: Partition) -> None:
 
 
 def test_top_up_takes_from_those_who_have_most() -> None:
-    """By hand: 10 of the 40, then 7 of the 30 that are left of them."""
+    """By hand: 10 of the 40, then 7 of the remaining 30."""
     parts = [np.arange(n) + 100 * i for i, n in enumerate((0, 3, 40, 23))]
     assert [len(part) for part in _top_up(parts, 10, rng())] == [10, 10, 23, 23]
 
 
 def test_top_up_where_one_has_all() -> None:
-    """At this alpha one client has (nearly) all: the others get exactly min_size, all of it from that one."""
+    """At this alpha one client has (nearly) all examples: the others get exactly min_size, all from that client."""
     sizes = sorted(map(len, QuantitySkew(alpha=1e-6, min_size=10).split(balanced(1000, 10), 10, rng())))
     assert sizes == [10] * 9 + [910]
 
@@ -155,7 +155,7 @@ def test_quantity_sizes_have_the_moments_of_the_law() -> None:
     assert shares.var() == pytest.approx(variance, rel=0.1)
 
 
-def test_quantity_gives_all_the_same_mix_of_labels() -> None:
+def test_quantity_skew_gives_all_clients_the_same_label_distribution() -> None:
     labels = np.sort(balanced(20_000, 5))
     parts = QuantitySkew(alpha=0.5).split(labels, 10, rng())
     large = [part for part in parts if len(part) > 500]
@@ -168,7 +168,7 @@ def test_quantity_gives_all_the_same_mix_of_labels() -> None:
 
 @given(st.integers(1, 10), st.integers(1, 10), st.integers(1, 30), st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
-def test_classes_gives_each_client_exactly_so_many_labels_and_each_label_balanced_owners(
+def test_label_shards_give_each_client_the_same_number_of_labels(
     classes: int, per_client: int, clients: int, seed: int
 ) -> None:
     per_client = min(per_client, classes)
@@ -184,13 +184,13 @@ def test_classes_gives_each_client_exactly_so_many_labels_and_each_label_balance
         assert not amounts or max(amounts) - min(amounts) <= 1
 
 
-def test_classes_of_all_labels_is_everything_for_everybody() -> None:
+def test_label_shards_with_all_labels_give_every_client_every_label() -> None:
     labels = balanced(300, 3)
     parts = LabelShards(classes=3).split(labels, 4, rng())
     assert [np.bincount(labels[part]).tolist() for part in parts] == [[25, 25, 25]] * 4
 
 
-def test_which_labels_go_together_is_left_to_chance() -> None:
+def test_labels_are_grouped_at_random() -> None:
     labels = balanced(400, 10)
     pairs = {frozenset(labels_held(LabelShards(classes=2).split(labels, 1, rng(s)), labels)[0]) for s in range(300)}
     assert len(pairs) > 40  # of 45; each is missed by 300 draws with probability 0.1 %
@@ -218,8 +218,8 @@ def test_bounds(law: type[Partition], values: dict[str, float], field: str) -> N
     assert caught.value.key == field
 
 
-def test_nobody_gets_the_crumbs() -> None:
-    """Rounding must not favour a client: over many draws the last one has as many labels as the others."""
+def test_no_client_gets_fewer_than_the_minimum() -> None:
+    """Rounding must not favor a client: over many draws the last one has as many labels as the others."""
     labels = np.repeat(np.arange(10), 100)
     kinds = np.zeros(30)
     for seed in range(40):
@@ -228,7 +228,7 @@ def test_nobody_gets_the_crumbs() -> None:
     assert abs(kinds[-1] - kinds[:-1].mean()) < 4 * kinds[:-1].std()
 
 
-def test_by_owner_gives_each_client_what_one_owner_has() -> None:
+def test_natural_gives_each_client_the_examples_of_one_owner() -> None:
     owners = np.array([7, 2, 7, 7, 0, 2])
     assert [part.tolist() for part in Natural().split(owners, 3, rng())] == [[4], [1, 5], [0, 2, 3]]
 

@@ -1,4 +1,4 @@
-"""Parts that are drawn when they are asked for, beside parts that are stored."""
+"""Partitions that are drawn on demand, compared with stored ones."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def population(clients: int = 50, size: int = 8, alpha: float = 0.5, seed: int =
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=9), st.data())
-def test_columns_are_lists(parts: list[list[int]], data: st.DataObject) -> None:
-    """`PartitionedDataset` keeps one column of indices; what it says is what the lists say."""
+def test_the_pool_behaves_like_plain_lists(parts: list[list[int]], data: st.DataObject) -> None:
+    """`PartitionedDataset` stores one column of indices, which agrees with the lists."""
     columns = PartitionedDataset.of(DATA, parts)
     assert columns.clients == len(parts)
     assert columns.sizes.tolist() == [columns.size(i) for i in range(len(parts))] == [len(part) for part in parts]
@@ -49,7 +49,7 @@ def test_positions_of_several_clients(clients: FederatedData) -> None:
         np.testing.assert_array_equal(found[:, column], clients.indices(client)[places[:, column]])
 
 
-def test_a_part_is_its_client_s_whoever_else_is_asked() -> None:
+def test_a_partition_does_not_depend_on_the_other_clients_of_a_query() -> None:
     many, few = population(clients=10**9), population(clients=3)
     assert (
         many.indices(2).tolist() == few.indices(2).tolist() == few.at([0, 2], np.tile(np.arange(8), (2, 1)))[1].tolist()

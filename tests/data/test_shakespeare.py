@@ -7,8 +7,8 @@ import pathlib
 import numpy as np
 import pytest
 import torch
-from tests.data.made_up import Serve, md5
 from tests.support import SHARED
+from tests.support.data_files import Serve, md5
 
 import offbeat as ob
 from offbeat.data import Dataset, FederatedData, Shakespeare
@@ -40,7 +40,7 @@ def decode(tokens: object) -> str:
 
 
 def long_play(lengths: dict[str, int]) -> str:
-    """Roles that say so many characters, no two stretches of 80 alike."""
+    """Return a play whose roles have the given numbers of characters, without repeated stretches of 80."""
     rng = np.random.default_rng(0)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
     return "\n\n".join(f"{name}:\n{''.join(rng.choice(letters, n))}" for name, n in lengths.items())
@@ -154,7 +154,7 @@ def test_all_owners_are_clients_unless_fewer_are_asked_for() -> None:
 
 def test_natural_needs_owners() -> None:
     table = {"data": {"name": "synthetic", "partition": "natural"}}
-    with pytest.raises(ConfigError, match=r"data\.partition\.name: 'natural' needs data that says whose"):
+    with pytest.raises(ConfigError, match=r"data\.partition\.name: 'natural' needs data with owners"):
         config.parse(table).assemble()
 
 
@@ -188,7 +188,7 @@ def test_models_and_data_must_fit() -> None:
         config.parse(table).assemble()
 
 
-def test_ones_own_model_is_offered_the_vocabulary() -> None:
+def test_a_custom_model_receives_the_vocabulary() -> None:
     def make(vocabulary: int, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         return torch.nn.Sequential(
             torch.nn.Embedding(vocabulary, 2), torch.nn.Flatten(), torch.nn.Linear(2 * shape[0], classes)

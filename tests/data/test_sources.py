@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.data.made_up import Serve, idx, listing, md5
 from tests.support import SHARED
+from tests.support.data_files import Serve, idx, listing, md5
 
 from offbeat.data import CIFAR10, DATASETS, MNIST, Dataset, Digits, FashionMNIST, Shakespeare, Synthetic
 from offbeat.errors import ConfigError, DataError
@@ -107,7 +107,7 @@ def test_labels_that_do_not_fit_the_images(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.skipif(not (SHARED / "data" / "mnist").is_dir(), reason="the real MNIST is not in ../shared/data/mnist")
 def test_the_real_mnist() -> None:
-    """Against what is published about it: sizes, label counts, mean 0.1307 and standard deviation 0.3081."""
+    """Compare with published figures: sizes, label counts, mean 0.1307 and standard deviation 0.3081."""
     data = MNIST().load(SHARED / "data")
     assert (tuple(data.x.shape), tuple(data.test_x.shape)) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
     assert data.y.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -144,7 +144,7 @@ def test_digits_are_always_the_same() -> None:
 
 
 def nearest_centre_accuracy(data: Dataset) -> float:
-    """Learning without offbeat: the mean of every class, and the nearest one."""
+    """Learn without offbeat: classify by the nearest class mean."""
     centres = torch.stack([data.x[data.y == label].mean(dim=0) for label in range(data.classes)])
     return float((torch.cdist(data.test_x, centres).argmin(dim=1) == data.test_y).float().mean())
 
@@ -167,7 +167,7 @@ def test_synthetic_follows_from_its_own_seed() -> None:
 
 
 def test_synthetic_is_learnable_and_as_hard_as_its_noise() -> None:
-    """Two centres lie about 3·√2 apart, so that neighbours are confused with probability Φ(−1.5·√2 / noise)."""
+    """Two centers are about 3·√2 apart, so neighbors are confused with probability Φ(−1.5·√2 / noise)."""
     accuracies = [nearest_centre_accuracy(Synthetic(noise=noise).load(NOWHERE)) for noise in (0.0, 1.0, 100.0)]
     assert accuracies[0] == 1.0
     assert 0.85 < accuracies[1] < 0.999

@@ -1,4 +1,4 @@
-"""Clients that attack: who they are, and what each kind makes of Δ or of labels."""
+"""Attackers: which clients they are, and what each attack does to Δ or to labels."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_names() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 400), st.floats(0, 1), st.floats(0, 1))
-def test_a_share_is_exact_follows_from_the_seed_and_grows(seed: int, clients: int, one: float, other: float) -> None:
+def test_a_share_of_attackers_is_exact_seeded_and_nested(seed: int, clients: int, one: float, other: float) -> None:
     low, high = sorted((one, other))
     few, many = (SignFlip(share=share).attackers(seed, clients) for share in (low, high))
     assert len(few) == round(low * clients)
@@ -57,14 +57,14 @@ def test_a_share_is_exact_follows_from_the_seed_and_grows(seed: int, clients: in
     assert few == Gaussian(share=low).attackers(seed, clients), "whatever they do"
 
 
-def test_another_seed_has_other_attackers_and_everybody_can_be_one() -> None:
+def test_each_seed_draws_other_attackers_uniformly() -> None:
     drawn = [SignFlip(share=0.2).attackers(seed, 50) for seed in range(100)]
     assert len(set(drawn)) > 95
     counts = np.bincount([client for group in drawn for client in group], minlength=50)
     assert abs(counts - 20).max() < 5 * np.sqrt(100 * 0.2 * 0.8)
 
 
-def test_a_list_of_attackers_stands_instead_of_a_share() -> None:
+def test_a_list_of_attackers_replaces_the_share() -> None:
     environment = Environment(attack=SignFlip(clients=(3, 1), share=0.9))
     environment.check(4)
     assert environment.attackers(7, 4) == {1, 3}
@@ -83,7 +83,7 @@ def test_each_forgery_in_numpy() -> None:
     np.testing.assert_allclose(forged(ALittle(), honest=[]), delta)
 
 
-def test_gaussian_noise_is_the_trip_s_own_and_as_wide_as_it_says() -> None:
+def test_gaussian_noise_depends_on_the_trip_and_has_the_configured_width() -> None:
     attack, long = Gaussian(std=3.0), torch.ones(40_000)
     one, again, other = (attack.forge(long, Known(seed, long, [])) for seed in (1, 1, 2))
     assert torch.equal(one, again)

@@ -1,4 +1,4 @@
-"""Who is awake, and when that may change."""
+"""Which clients are available, and when that can change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def awake(law: Availability, client: int, now: float) -> bool:
 
 
 def pattern(law: Bernoulli, now: float) -> list[bool]:
-    """Who of many is awake.  Two slots agree in it by chance with probability 2^−64."""
+    """Return which of many clients are available; two slots agree by chance with probability 2^−64."""
     return [awake(law, client, now) for client in range(64)]
 
 
@@ -55,7 +55,7 @@ def test_one_rate_for_all() -> None:
         assert shares.var() == pytest.approx(0.3 * 0.7 / 200, rel=0.5)
 
 
-def test_neighbouring_slots_and_clients_are_independent() -> None:
+def test_neighboring_slots_and_clients_are_independent() -> None:
     law, n = Bernoulli(probability=0.5), 20_000
     one, other = (np.array([awake(law, c, float(s)) for s in range(n)], float) for c in (0, 1))
     assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 4 / math.sqrt(n)
@@ -128,7 +128,7 @@ def test_bounds(values: dict[str, float], field: str) -> None:
     assert caught.value.key == field
 
 
-def test_who_has_which_label_is_awake_how_often() -> None:
+def test_availability_depends_on_the_labels() -> None:
     counts = np.array([[5, 1, 0, 0], [0, 2, 0, 3], [0, 0, 4, 1]])
     majority = ByLabel(least=0.1, slot=2.0).among(lambda: counts)
     assert majority == Bernoulli(probability=(0.1, 1.0, 0.1 + 0.9 * 2 / 3), slot=2.0)
@@ -138,7 +138,7 @@ def test_who_has_which_label_is_awake_how_often() -> None:
 
 
 def test_a_run_whose_availability_depends_on_the_labels() -> None:
-    """Importance sampling knows the probabilities; clients with high labels come more often."""
+    """Importance sampling knows the probabilities; clients with high labels participate more often."""
     result = ob.run(
         data=Digits(), clients=20, partition=LabelShards(classes=1), model=LR(),
         algorithm=ob.algorithms.FedAvgIS(), scheduler=ob.schedulers.Available(),

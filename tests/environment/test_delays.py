@@ -1,4 +1,4 @@
-"""Delay laws against theory: means, standard deviations, whole distributions, and what belongs to the client."""
+"""Delays compared with theory: means, standard deviations, whole distributions, and per-client factors."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_speeds_given_are_taken_with_jitter_around_them() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
 def test_a_share_of_the_clients_are_stragglers(share: float) -> None:
-    """Without other variation there are exactly two speeds, and who is slow stays slow."""
+    """Without other variation there are exactly two speeds, and a slow client stays slow."""
     law = Speeds(median=0.5, sigma=0, jitter=0, stragglers=share, slowdown=8)
     seconds = over_clients(law)
     assert set(seconds) <= {0.5, 4.0}
@@ -154,8 +154,8 @@ def test_a_share_of_the_clients_are_stragglers(share: float) -> None:
     np.testing.assert_array_equal(seconds, over_clients(law, number=9))
 
 
-def test_stragglers_are_not_slow_by_birth_as_well() -> None:
-    """Whether a client is a straggler is drawn apart from its speed."""
+def test_straggling_is_independent_of_the_base_speed() -> None:
+    """Whether a client is a straggler is independent of its speed."""
     usual = over_clients(Speeds(sigma=0.5, jitter=0))
     slow = over_clients(Speeds(sigma=0.5, jitter=0, stragglers=0.5, slowdown=8)) / usual
     assert set(np.round(slow, 9)) == {1.0, 8.0}
@@ -191,7 +191,7 @@ def test_devices_draw_compute_up_and_down_independently() -> None:
     "law", [Devices(sigma=0.8), Devices(seconds_per_step=(0.5,) * 20, up=(3000.0,) * 20, down=(7.0,) * 20)]
 )
 def test_the_profile_of_a_device_is_what_its_trips_cost(law: Devices) -> None:
-    """α_i is what one step more costs, β_i what the upload of the whole model costs."""
+    """α_i is the cost of one more step, β_i that of uploading the whole model."""
     for client in range(20):
         alpha, beta = law.profile(client, key("client", client), 5000)
         base = law.seconds(trip(client, steps=2, down=10))
@@ -228,7 +228,7 @@ def test_a_list_that_is_too_short(law: Delay, field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         law.seconds(trip(2))
     assert caught.value.key == field
-    assert str(caught.value) == f"{field}: 2 values, but there is a client 2: give one a client"
+    assert str(caught.value) == f"{field}: 2 values, but there is a client 2: give one per client"
 
 
 def test_an_upper_end_below_the_lower_one() -> None:

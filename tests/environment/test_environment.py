@@ -1,4 +1,4 @@
-"""The outside as one object: trips, losses, timeouts."""
+"""The environment: trips, losses, timeouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sent(number: int, client: int = 0, steps: int = 3) -> Job:
 
 
 def trips(environment: Environment, count: int = N) -> list[tuple[float, bool]]:
-    """From time zero, so that a trip's end is its duration."""
+    """Return the ends of trips that start at time zero, which are their durations."""
     return [environment.trip(0, sent(n), 100, 100, 0.0) for n in range(count)]
 
 
@@ -35,7 +35,7 @@ def test_by_default_everything_arrives() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.05, 0.5, 0.95])
-def test_so_many_trips_are_lost_and_end_with_the_timeout(loss: float) -> None:
+def test_the_configured_share_of_trips_is_lost_and_ends_with_the_timeout(loss: float) -> None:
     ends = trips(Environment(delay=Constant(value=2), loss=loss, trip_timeout=9))
     assert set(ends) == {(2.0, True), (9.0, False)}
     lost = np.mean([not arrives for _, arrives in ends])
@@ -57,7 +57,7 @@ def test_a_trip_as_long_as_the_timeout_arrives() -> None:
 
 
 def test_losses_do_not_change_the_luck_of_the_other_trips() -> None:
-    """Common random numbers: a world with losses is the same world with some trips missing."""
+    """Common random numbers: losses remove some trips and leave the others unchanged."""
     delay = Uniform(low=0, high=1)
     free, lossy = trips(Environment(delay=delay)), trips(Environment(delay=delay, loss=0.5, trip_timeout=100))
     arrived = [(f, now) for f, now in zip(free, lossy, strict=True) if now[1]]
@@ -77,7 +77,7 @@ def test_a_trip_follows_from_the_seed_the_client_and_the_job_s_seed_alone() -> N
     assert calm.trip(1, job(1, 2, 0, X, seed=5), 10, 10, 0.0) != usual, "another seed has other clients"
 
 
-def test_a_client_stays_itself_from_trip_to_trip() -> None:
+def test_a_client_keeps_its_device_from_trip_to_trip() -> None:
     environment = Environment(delay=Speeds(jitter=0))
     assert len({environment.trip(0, sent(n, client=4), 1, 1, 0.0) for n in range(50)}) == 1
     assert len({environment.trip(0, sent(0, client=c), 1, 1, 0.0) for c in range(50)}) == 50
@@ -88,7 +88,7 @@ def test_steps_and_bytes_reach_the_delay_law() -> None:
     assert environment.trip(0, sent(0, client=1, steps=4), 300, 20, 0.0) == (4 * 0.5 + 300 / 100 + 20 / 10, True)
 
 
-def test_a_trip_ends_so_much_after_it_began() -> None:
+def test_a_trip_ends_after_its_delay() -> None:
     environment = Environment(delay=HalfNormal(), loss=0.3, trip_timeout=4)
     for n, (seconds, arrives) in enumerate(trips(environment, 500)):
         end, also = environment.trip(0, sent(n), 100, 100, 1000.0)
@@ -102,7 +102,9 @@ def test_loss_needs_a_timeout() -> None:
     with pytest.raises(ConfigError) as caught:
         Environment(loss=0.1)
     assert caught.value.key == "trip_timeout"
-    assert str(caught.value) == "trip_timeout: needed with loss = 0.1: a lost client must come free"
+    assert str(caught.value) == (
+        "trip_timeout: required with loss = 0.1: otherwise the server waits forever for a lost update"
+    )
     Environment(loss=0.0)
 
 
@@ -121,7 +123,7 @@ def test_bounds(values: dict[str, float], message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_who_is_awake_belongs_to_the_seed_and_the_client() -> None:
+def test_availability_follows_from_the_seed_and_the_client() -> None:
     environment = Environment(availability=Bernoulli(probability=0.5, slot=2.0))
 
     def nights(seed: int, client: int) -> list[bool]:

@@ -1,4 +1,4 @@
-"""What becomes of a trip whose client falls asleep, on nights that are known."""
+"""Trips whose client becomes unavailable, with known nights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB = job(0, client=0, version=0, x=torch.zeros(1))
 
 @dataclass(kw_only=True, frozen=True)
 class Known(Availability):
-    """Awake from a up to b for every (a, b) in `days`, asleep otherwise."""
+    """Available from a to b for every (a, b) in `days`, unavailable otherwise."""
 
     days: tuple[tuple[float, float], ...]
     looks: float = math.inf
@@ -61,7 +61,7 @@ def environment(
 
 @pytest.fixture(autouse=True)
 def _few_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that never wakes up is taken for dead soon."""
+    """Return early for a client that never wakes up."""
     monkeypatch.setattr("offbeat.environment.environment.SLEEPS", 1000)
 
 
@@ -94,12 +94,12 @@ def test_finish_is_the_default() -> None:
 
 
 @pytest.mark.parametrize(("timeout", "end", "arrives"), [(20.9, 20.9, False), (21.0, 21.0, True), (50.0, 21.0, True)])
-def test_a_trip_that_sleep_has_made_too_long_is_given_up(timeout: float, end: float, arrives: bool) -> None:
+def test_a_trip_that_sleep_makes_too_long_is_lost(timeout: float, end: float, arrives: bool) -> None:
     assert environment("late", 7.0, timeout).trip(0, JOB, 1, 1, 0.0) == (end, arrives)
 
 
 def test_the_timeout_runs_while_the_client_sleeps() -> None:
-    """Asked at 6, it wakes up at 10 and needs 1 s: 5 s after the server has asked."""
+    """Asked at 6, the client wakes up at 10 and needs 1 s: 5 s after the request."""
     for on_leave in EVERY:
         assert environment(on_leave, 1.0, timeout=4.5).trip(0, JOB, 1, 1, 6.0) == (10.5, False)
         assert environment(on_leave, 1.0, timeout=5.0).trip(0, JOB, 1, 1, 6.0) == (11.0, True)
@@ -109,13 +109,13 @@ def test_a_client_that_leaves_is_given_up_with_the_timeout_and_not_before() -> N
     assert environment("lost", 7.0, timeout=9.0).trip(0, JOB, 1, 1, 2.0) == (11.0, False)
 
 
-def test_who_never_wakes_up_is_given_up() -> None:
+def test_a_client_that_never_wakes_up_is_lost() -> None:
     for on_leave in EVERY:
         assert environment(on_leave, 1.0, timeout=9.0).trip(0, JOB, 1, 1, 40.0) == (49.0, False)
     assert environment("late", 11.0, timeout=99.0, days=((0.0, 10.0),)).trip(0, JOB, 1, 1, 0.0) == (99.0, False)
 
 
-def test_whether_somebody_is_awake() -> None:
+def test_whether_a_client_is_available() -> None:
     there = environment("finish", 1.0)
     assert [there.awake(0, 0, now) for now in (0.0, 3.9, 4.0, 9.9, 10.0, 30.0)] == [
         True,
@@ -131,7 +131,9 @@ def test_leaving_for_good_needs_a_timeout() -> None:
     with pytest.raises(ConfigError) as caught:
         Environment(on_leave="lost")
     assert caught.value.key == "trip_timeout"
-    assert str(caught.value) == "trip_timeout: needed with on_leave = 'lost': a lost client must come free"
+    assert str(caught.value) == (
+        "trip_timeout: required with on_leave = 'lost': otherwise the server waits forever for a lost update"
+    )
     Environment(on_leave="lost", trip_timeout=1.0)
     Environment(on_leave="late")
 
@@ -143,7 +145,7 @@ def test_leaving_for_good_needs_a_timeout() -> None:
 )
 @settings(max_examples=200, deadline=None)
 def test_late_is_so_many_seconds_awake(gaps: list[tuple[int, int]], now: int, seconds: int) -> None:
-    """The judge counts whole seconds."""
+    """Return the end of a trip by counting whole seconds."""
     days, time = [], 0
     for night, day in gaps:
         days.append((float(time + night), float(time + night + day)))
@@ -166,8 +168,8 @@ def test_late_is_so_many_seconds_awake(gaps: list[tuple[int, int]], now: int, se
 
 
 @pytest.mark.parametrize("on_leave", EVERY)
-def test_nights_do_not_matter_to_who_is_always_awake(on_leave: OnLeave) -> None:
-    """Slots in which the client is awake again and again are no reason to leave."""
+def test_sleep_settings_do_not_affect_clients_that_are_always_available(on_leave: OnLeave) -> None:
+    """Consecutive slots in which the client is available do not interrupt its work."""
     there = Environment(
         delay=Constant(value=25.5), availability=Bernoulli(probability=1.0), on_leave=on_leave, trip_timeout=99.0
     )
@@ -190,6 +192,6 @@ def test_lost_is_as_likely_as_it_should_be() -> None:
 
 
 @pytest.mark.parametrize("on_leave", ["finish", "late"])
-def test_without_a_timeout_who_never_wakes_up_is_an_error(on_leave: OnLeave) -> None:
-    with pytest.raises(ConfigError, match="trip_timeout: needed: client 0 was asked while it sleeps"):
+def test_a_client_that_never_wakes_up_without_a_timeout_is_an_error(on_leave: OnLeave) -> None:
+    with pytest.raises(ConfigError, match="trip_timeout: required: client 0 was selected while unavailable"):
         environment(on_leave, 1.0, timeout=None).trip(0, JOB, 1, 1, 40.0)

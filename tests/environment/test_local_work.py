@@ -1,4 +1,4 @@
-"""How many local steps a client really does."""
+"""The number of local steps that a client performs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_names() -> None:
     assert {"requested": Requested, "uniform": UniformSteps, "per-client": PerClient, "battery": Battery} == LOCAL_WORK
 
 
-def test_as_asked() -> None:
+def test_requested_steps_are_unchanged() -> None:
     assert Environment().local_work == Requested()
     assert all(steps(Requested(), n, n, asked, 7.0 * n) == asked for n, asked in enumerate((1, 3, 50)))
 
@@ -38,7 +38,7 @@ def test_at_least_one_step_and_always_the_same_for_the_same_trip(name: str) -> N
 
 @pytest.mark.parametrize("mean", [1, 2, 5])
 def test_uniform_steps_are_uniform_on_one_to_twice_the_mean(mean: int) -> None:
-    """U{1, …, 2c} has the mean c + ½ and the variance ((2c)² − 1)/12; whatever was asked for."""
+    """U{1, …, 2c} has the mean c + ½ and the variance ((2c)² − 1)/12; whatever was requested."""
     sample = np.array([steps(UniformSteps(mean=mean), number=n, asked=1 + n % 7) for n in range(N)])
     counts = Counter(sample.tolist())
     assert set(counts) == set(range(1, 2 * mean + 1))
@@ -56,7 +56,7 @@ def test_uniform_steps_belong_to_the_trip() -> None:
     }
 
 
-def test_a_client_s_own_number_stays_and_is_drawn_from_low_to_high() -> None:
+def test_a_client_keeps_its_number_of_steps_drawn_from_the_range() -> None:
     law = PerClient(low=3, high=6)
     for client in range(50):
         assert len({steps(law, client, n, asked=1 + n, now=3.0 * n) for n in range(20)}) == 1
@@ -67,7 +67,7 @@ def test_a_client_s_own_number_stays_and_is_drawn_from_low_to_high() -> None:
     assert steps(PerClient(low=4, high=4)) == 4
 
 
-def test_numbers_given_are_taken() -> None:
+def test_given_numbers_are_used() -> None:
     law = PerClient(values=(7, 1, 30), low=2, high=3)
     assert [steps(law, client, number=client) for client in range(3)] == [7, 1, 30]
     with pytest.raises(ConfigError) as caught:
@@ -77,8 +77,8 @@ def test_numbers_given_are_taken() -> None:
 
 
 @pytest.mark.parametrize("charging", [0.0, 0.3, 0.8])
-def test_a_battery_goes_through_its_cycle(charging: float) -> None:
-    """On the mains everything that is asked; then ever less, down to one step, until it is charged again."""
+def test_a_battery_charges_and_discharges_in_cycles(charging: float) -> None:
+    """A plugged-in client does everything requested; later fewer steps, down to one, until it is charged again."""
     law, asked = Battery(period=50, charging=charging), 40
     for client in range(8):
         phase = uniform(key(key("client", client), "battery"))
@@ -112,7 +112,7 @@ def test_always_on_the_mains() -> None:
     assert {steps(Battery(charging=1.0), client, now=3.3 * client) for client in range(200)} == {10}
 
 
-def test_the_world_asks_with_the_client_s_key_and_the_job_s_seed() -> None:
+def test_the_environment_uses_the_clients_key_and_the_jobs_seed() -> None:
     for law in (UniformSteps(mean=20), PerClient(high=50), Battery()):
         for client in range(5):
             expected = law.steps(12, client, key(3, "device", client), 99, 4.0)

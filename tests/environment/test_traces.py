@@ -138,7 +138,7 @@ def test_a_mix_has_the_medians_of_its_trace(kind: str) -> None:
 def test_a_device_that_is_awake_seldom_is_found(
     scheduler: ob.Buffered | ob.schedulers.Anarchic, tmp_path: pathlib.Path
 ) -> None:
-    """Ten seconds of every 120: a server that looks every so often may always look at the wrong moment."""
+    """Available ten seconds of every 120: a server that looks at fixed intervals could always miss it."""
     record = {"active": [5], "inactive": [15], "finish_time": 120}
     (tmp_path / "t.json").write_text(json.dumps({str(i): record for i in range(4)}))
     result = ob.run(
@@ -159,5 +159,5 @@ def test_a_device_that_is_awake_seldom_is_found(
 def test_files_of_the_wrong_kind_are_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "list.json").write_text("[1, 2]")
     for law in (FlashSpeeds(file=str(tmp_path / "list.json")), FedScaleDevices(file=str(tmp_path / "list.json"))):
-        with pytest.raises(DataError, match=r"list\.json': for each device"):
+        with pytest.raises(DataError, match=r"list\.json': expected .* for each device"):
             law.seconds(trip(0))

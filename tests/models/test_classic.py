@@ -1,4 +1,4 @@
-"""The small models: sizes by hand, shapes, and what they refuse."""
+"""The small models: sizes by hand, shapes, and inputs that they reject."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_scores_are_not_squashed() -> None:
 
 
 @pytest.mark.parametrize("shape", [(784,), (28, 28), (1, 3, 28), (1, 28, 3), (1, 1, 28, 28), ()])
-def test_the_cnn_refuses_what_is_no_image(shape: tuple[int, ...]) -> None:
+def test_the_cnn_rejects_inputs_that_are_not_images(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         CNN().build(shape, 10)
     assert caught.value.key == "name"

@@ -27,8 +27,8 @@ def test_patches_then_one_size() -> None:
     assert [m.weight.shape for m in depthwise] == [(8, 1, 5, 5)] * 3
 
 
-def test_there_is_a_way_round_the_depthwise_convolution_alone() -> None:
-    """With its norm's weight at zero, that part passes its inputs on."""
+def test_a_residual_skips_only_the_depthwise_convolution() -> None:
+    """With the weight of its norm at zero, that part returns its inputs."""
     module = ConvMixer(dim=4, depth=1, groups=2).build((1, 8, 8), 2)
     assert isinstance(module, nn.Sequential)
     norm = [m for m in module[3].modules() if isinstance(m, nn.GroupNorm)][-1]
@@ -43,11 +43,11 @@ def test_there_is_a_way_round_the_depthwise_convolution_alone() -> None:
     [
         (ConvMixer(), (784,), "name: convmixer needs inputs of (channels, height ≥ 2, width ≥ 2), not [784]"),
         (ConvMixer(patch=4), (3, 32, 30), "patch: 4 does not divide 32×30 inputs evenly"),
-        (ConvMixer(kernel=4), (3, 32, 32), "kernel: 4 is even: an odd kernel keeps the image's size"),
+        (ConvMixer(kernel=4), (3, 32, 32), "kernel: 4 is even: only an odd kernel preserves the image size"),
         (ConvMixer(dim=40), (3, 32, 32), "groups: 32 groups do not divide 40 channels evenly"),
     ],
 )
-def test_what_does_not_fit_is_refused(model: ConvMixer, shape: tuple[int, ...], message: str) -> None:
+def test_unsuitable_data_is_rejected(model: ConvMixer, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         model.build(shape, 10)
     assert str(caught.value) == message

@@ -1,4 +1,4 @@
-"""What every model promises, and what executors that run many copies as one rely on."""
+"""The contract of every model, on which executors that stack many copies rely."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ def test_initial_weights_follow_from_torch_s_seed(model: Model) -> None:
 
 @pytest.mark.parametrize("model", [m for m in SMALL if not isinstance(m, LSTM)], ids=str)
 def test_models_that_calculate_with_their_inputs_refuse_tokens(model: Model) -> None:
-    with pytest.raises(ConfigError, match=r"takes numbers, not tokens \(here 80 different ones\)"):
+    with pytest.raises(ConfigError, match=r"takes numbers, not tokens \(the vocabulary has 80\)"):
         model.build(IMAGES, CLASSES, 80)
 
 
 @pytest.mark.parametrize("model", BATCH_NORMED, ids=str)
-def test_with_batch_norm_a_model_has_buffers_and_normalises_over_the_batch(model: Model) -> None:
+def test_with_batch_norm_a_model_has_buffers_and_normalizes_over_the_batch(model: Model) -> None:
     module, x = built(model).train(), inputs(model, 6)
     layers = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
     assert layers
@@ -112,7 +112,7 @@ def test_with_batch_norm_a_model_has_buffers_and_normalises_over_the_batch(model
 
 
 def small_data(model: Model) -> ob.Dataset:
-    """Stripes across, down or none; for the LSTM the label is the last token."""
+    """Return images with horizontal, vertical or no stripes; for the LSTM the label is the last token."""
     rng = np.random.default_rng(0)
     if isinstance(model, LSTM):
         x = rng.integers(VOCABULARY - 1, size=(300, *SEQUENCES))

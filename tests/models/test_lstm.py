@@ -16,7 +16,7 @@ def layers(module: nn.Module) -> list[Layer]:
 
 
 def under_torch_s_names(module: nn.Module) -> dict[str, Tensor]:
-    """The layers' parameters as nn.LSTM calls them."""
+    """Return the layers' parameters under the names of nn.LSTM."""
     return {
         f"{kind}_{name}_l{k}": getattr(linear, kind)
         for k, layer in enumerate(layers(module))
@@ -101,7 +101,9 @@ def test_dropout_only_in_training() -> None:
         ((4, 20), 80, "not tokens of shape [4, 20]"),
     ],
 )
-def test_what_is_no_sequence_of_tokens_is_refused(shape: tuple[int, ...], vocabulary: int | None, message: str) -> None:
+def test_inputs_that_are_not_sequences_of_tokens_are_rejected(
+    shape: tuple[int, ...], vocabulary: int | None, message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         LSTM().build(shape, 10, vocabulary)
     assert caught.value.key == "name"

@@ -33,7 +33,7 @@ def test_other_images(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(784,), (28, 28), (3, 7, 32), (1, 1, 28, 28)])
-def test_what_is_no_image_or_too_small_is_refused(shape: tuple[int, ...]) -> None:
+def test_inputs_that_are_not_images_or_too_small_are_rejected(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="resnet18 needs inputs of") as caught:
         ResNet18().build(shape, 10)
     assert caught.value.key == "name"

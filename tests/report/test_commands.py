@@ -1,4 +1,4 @@
-"""`offbeat report` and `offbeat compare` as people type them."""
+"""The commands `offbeat report` and `offbeat compare`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_pictures_alone(runs: pathlib.Path, tmp_path: pathlib.Path, monkeypatch:
     assert "<title>lossy</title>" in pathlib.Path("report.html").read_text()
 
 
-def test_what_is_broken_is_said_beside_the_report(mixed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_broken_runs_are_mentioned_next_to_the_report(mixed: pathlib.Path, tmp_path: pathlib.Path) -> None:
     made = offbeat("report", mixed, "--html", tmp_path / "a.html")
     assert made.exit_code == 0, made.output
     told = [line for line in made.output.splitlines() if line.startswith("broken")]
@@ -51,9 +51,9 @@ def test_what_is_broken_is_said_beside_the_report(mixed: pathlib.Path, tmp_path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("report", "nowhere"), "nowhere is no folder"),
-        (("compare", "."), "there is no run in the given folders"),
-        (("serve", "nowhere"), "nowhere is no folder"),
+        (("report", "nowhere"), "nowhere is not a folder"),
+        (("compare", "."), "no runs found in ."),
+        (("serve", "nowhere"), "nowhere is not a folder"),
     ],
 )
 def test_mistakes_get_one_line(
@@ -87,10 +87,10 @@ def test_runs_side_by_side(runs: pathlib.Path) -> None:
         assert f" {sum(line['version'] for line in first) / 2:,.0f} " in row
     words = " ".join(table.split())
     assert "± over 2 seeds" in words
-    assert "to 30 %" in words
+    assert "until 30 %" in words
 
 
-def test_a_target_that_is_never_reached_and_runs_that_are_not_whole(mixed: pathlib.Path) -> None:
+def test_targets_that_are_never_reached_and_incomplete_runs(mixed: pathlib.Path) -> None:
     table = offbeat("compare", mixed, "--target", "100").output
     assert "never" in table
     assert "broken" in table

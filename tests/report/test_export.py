@@ -94,8 +94,8 @@ def test_a_sweep_stands_for_its_runs(here: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "arguments", "expected"),
     [
-        (("a/metrics.jsonl", -20), ["a"], "offbeat: a/metrics.jsonl: line 4 is not whole: "),
-        (("a/metrics.jsonl", None), ["a"], "offbeat: a/metrics.jsonl cannot be read: "),
+        (("a/metrics.jsonl", -20), ["a"], "offbeat: a/metrics.jsonl is damaged: line 4 is not valid JSON: "),
+        (("a/metrics.jsonl", None), ["a"], "offbeat: a/metrics.jsonl is missing"),
         (("a/updates.npy", -3), ["a", "--updates"], "offbeat: a/updates.npy cannot be read: "),
         (("a/updates.npy", 0), ["a", "--updates"], "offbeat: a/updates.npy cannot be read: "),
         (("a/config.toml", None), ["a"], "offbeat: a is not a run folder: it has no config.toml"),
@@ -105,7 +105,7 @@ def test_a_sweep_stands_for_its_runs(here: pathlib.Path) -> None:
         (None, ["a", "--csv", "."], "offbeat: --csv: cannot write .: Is a directory"),
     ],
 )
-def test_what_is_broken_is_one_line_and_nothing_is_written(
+def test_a_broken_run_is_reported_in_one_line_and_nothing_is_written(
     here: pathlib.Path, damage: tuple[str, int | None] | None, arguments: list[str], expected: str
 ) -> None:
     if damage is not None:

@@ -1,4 +1,4 @@
-"""The page as a file; what a browser makes of it is in tests/report_live/test_browser.py."""
+"""The page as a file; tests/report/live/test_browser.py opens it in a browser."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_figures_are_those_of_the_folders(runs: pathlib.Path) -> None:
         assert np.sum(detail["partition"]["counts"]) == sum(record.setting["sizes"])
 
 
-def test_what_a_rule_has_of_its_own(runs: pathlib.Path) -> None:
+def test_the_keys_that_only_one_rule_has(runs: pathlib.Path) -> None:
     gossip, luck, lossy = (payload.detail(read.read(runs / name)) for name in ("cafga", "fedluck", "lossy"))
     assert gossip["network"]["nodes"] == 12
     assert len(gossip["network"]["edges"]) == 12  # two rings of six
@@ -75,7 +75,7 @@ def test_nothing_in_a_folder_ends_the_script(mixed: pathlib.Path) -> None:
 def test_a_broken_run_is_in_the_list(mixed: pathlib.Path) -> None:
     rows = {row["folder"]: row for row in inside(html.page(read.records([mixed])))["runs"]}
     assert rows["cut"]["state"] == "broken"
-    assert "no JSON" in rows["cut"]["problem"]
+    assert "not valid JSON" in rows["cut"]["problem"]
     assert rows["lossy"]["problem"] is None
 
 

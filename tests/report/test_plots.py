@@ -1,4 +1,4 @@
-"""Pictures for papers: that they show what the folders say, and that none is drawn of nothing."""
+"""Figures for papers: they show the data of the folders, and none is drawn without data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_bars_are_the_counts(runs: pathlib.Path) -> None:
 def test_lost_trips_are_marked(runs: pathlib.Path) -> None:
     record = read.read(runs / "lossy")
     axes = plots.timeline(record).axes[0]
-    trips = series.trips(record.log())[1]
+    trips = series.sample_jobs(record.log())[1]
     assert len(axes.patches) == len(trips)
     assert len(axes.lines) == np.count_nonzero(trips["status"])
 

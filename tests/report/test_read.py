@@ -1,4 +1,4 @@
-"""Run folders as they are found: whole, half-written, broken, hostile."""
+"""Reading run folders that are complete, half-written, broken or hostile."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from offbeat.errors import RunFolderError
 from offbeat.report import read
+from offbeat.runs.folder import UPDATE
 
 
 def found(root: pathlib.Path) -> dict[str, read.Record]:
@@ -36,14 +39,14 @@ def test_runs_are_found_below_and_links_are_not_followed(mixed: pathlib.Path) ->
     assert list(read.find(mixed / "nowhere")) == []
 
 
-def test_what_is_broken_says_why_and_the_others_are_read(mixed: pathlib.Path) -> None:
+def test_broken_runs_state_the_reason_and_the_others_are_read(mixed: pathlib.Path) -> None:
     records = found(mixed)
     assert records["torn"].state == "finished"
     assert records["torn"].metrics == records["sweep/ca2fl/seed-0"].metrics
     for name, reason in (
-        ("garbled", "no evaluation"),
+        ("garbled", "is not an evaluation"),
         ("nameless", "config.toml cannot be read"),
-        ("cut", "summary.json is no JSON"),
+        ("cut", "summary.json is not valid JSON"),
     ):
         assert records[name].state == "broken"
         assert reason in (records[name].problem or "")
@@ -51,18 +54,18 @@ def test_what_is_broken_says_why_and_the_others_are_read(mixed: pathlib.Path) ->
     assert records["lossy"].state == "finished"
 
 
-def test_a_run_that_says_running_and_is_not_was_killed(mixed: pathlib.Path) -> None:
+def test_a_run_with_status_running_but_no_process_was_killed(mixed: pathlib.Path) -> None:
     assert read.read(mixed / "killed").state == "killed"
     with (mixed / "killed" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert read.read(mixed / "killed").state == "running"
 
 
-def test_experiments_of_one_name_are_told_apart(runs: pathlib.Path) -> None:
+def test_experiments_with_the_same_name_are_distinguished(runs: pathlib.Path) -> None:
     records = read.records([runs / "lossy", runs / "sweep" / "fedbuff" / "seed-0", runs / "cafga"])
     assert [record.label for record in records] == ["fedbuff", "FEDBUFF", "cafga"]
     cafga = dataclasses.replace(read.read(runs / "cafga"), label="fedbuff")
-    assert [record.label for record in read.named([read.read(runs / "lossy"), cafga])] == [
+    assert [record.label for record in read.distinguish([read.read(runs / "lossy"), cafga])] == [
         "fedbuff (lossy)",
         "fedbuff (cafga)",
     ]
@@ -85,7 +88,7 @@ def test_no_run_at_all(tmp_path: pathlib.Path) -> None:
 
 
 def test_nothing_outside_a_folder_is_read(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Links, pipes, devices and folders in the place of files; all of them say so, and none is waited for."""
+    """Links, pipes, devices and folders in the place of files are reported, and reading never blocks."""
     secret = tmp_path / "secret"
     secret.write_text("do not show\n")
     for number, name in enumerate(
@@ -126,7 +129,7 @@ def test_nothing_outside_a_folder_is_read(runs: pathlib.Path, tmp_path: pathlib.
         ("metrics.jsonl", "[]\n"),
     ],
 )
-def test_what_makes_no_sense_is_said(runs: pathlib.Path, tmp_path: pathlib.Path, name: str, text: str) -> None:
+def test_invalid_options_are_reported(runs: pathlib.Path, tmp_path: pathlib.Path, name: str, text: str) -> None:
     shutil.copytree(runs / "lossy", tmp_path / "run")
     (tmp_path / "run" / name).write_text(text)
     record = read.read(tmp_path / "run")
@@ -146,6 +149,35 @@ def test_rows_of_a_log_that_cannot_be_are_left_out(runs: pathlib.Path, tmp_path:
     )
     np.save(tmp_path / "run" / "updates.npy", log)
     assert len(read.read(tmp_path / "run").log()) == len(log) - 5
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "(" * 9000,
+        "{1: 2}",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': %s, 'fortran_order': False, 'shape': (-1,)}",
+        "{'descr': %s, 'fortran_order': False, 'shape': (10**18,)}",
+        "{'descr': %s, 'fortran_order': False, 'shape': ()}",
+    ],
+)
+def test_a_hostile_header_of_the_update_log_is_reported(
+    runs: pathlib.Path, tmp_path: pathlib.Path, header: str
+) -> None:
+    shutil.copytree(runs / "lossy", tmp_path / "run")
+    text = header.replace("%s", repr(UPDATE.descr)).encode()
+    log = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(100)
+    (tmp_path / "run" / "updates.npy").write_bytes(log)
+    record = read.read(tmp_path / "run")
+    assert (record.state, len(record.log())) == ("broken", 0)
+    assert (record.problem or "").startswith("updates.npy cannot be read: ")
+
+
+def test_reports_need_no_torch() -> None:
+    modules = "offbeat.report.html, offbeat.report.plots, offbeat.report.tables, offbeat.report.export"
+    program = f"import sys, {modules}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_names_are_one_line_without_control_characters(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:

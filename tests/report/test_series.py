@@ -1,4 +1,4 @@
-"""What is calculated from the log, beside plain loops over its rows."""
+"""Figures calculated from the log, compared with plain loops over its rows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.report import series
-from offbeat.report.read import Log
-from offbeat.runs.folder import STATUS, UPDATE
+from offbeat.runs.folder import STATUS, UPDATE, UpdateRows
 
 
-def log_of(rows: list[tuple[float, float, int, int, int, int]]) -> Log:
-    """(sent, time, client, version, staleness, status) in the order of their ends."""
+def log_of(rows: list[tuple[float, float, int, int, int, int]]) -> UpdateRows:
+    """Return rows (sent, time, client, version, staleness, status) as a log, ordered by their ends."""
     log = np.zeros(len(rows), UPDATE)
     for at, (sent, time, client, version, staleness, status) in enumerate(sorted(rows, key=lambda row: row[1])):
         log[at] = (sent, time, client, version, staleness, 1, 10, status)
@@ -21,8 +20,8 @@ def log_of(rows: list[tuple[float, float, int, int, int, int]]) -> Log:
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> Log:
-    """A buffered server with three updates a version."""
+def logs(draw: st.DrawFn) -> UpdateRows:
+    """Return the log of a buffered server with three updates per version."""
     count = draw(st.integers(1, 60))
     ends = sorted(draw(st.lists(st.floats(0.1, 50), min_size=count, max_size=count)))
     rows, taken = [], 0
@@ -46,7 +45,7 @@ def logs(draw: st.DrawFn) -> Log:
 
 @settings(max_examples=60, deadline=None)
 @given(logs())
-def test_clients_at_work_are_those_whose_trips_overlap(log: Log) -> None:
+def test_busy_clients_are_those_whose_trips_overlap(log: UpdateRows) -> None:
     time, busy = series.concurrency(log)
     cuts = series.edges(log)
     for at in (0, 57, len(time) - 1):
@@ -57,7 +56,7 @@ def test_clients_at_work_are_those_whose_trips_overlap(log: Log) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(logs())
-def test_the_map_of_clients_adds_up_to_those_at_work(log: Log) -> None:
+def test_the_map_of_clients_adds_up_to_those_at_work(log: UpdateRows) -> None:
     clients = 7
     cuts, rows = series.at_work(log, clients)
     one, all_ = rows.sum(axis=0) @ np.diff(cuts), (log["time"] - log["sent"]).sum()
@@ -75,7 +74,7 @@ def test_many_clients_are_put_together_evenly() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(logs())
-def test_ages_are_those_of_the_latest_update_of_each_client(log: Log) -> None:
+def test_ages_are_those_of_the_latest_update_of_each_client(log: UpdateRows) -> None:
     found = series.ages(log, 7)
     for version, mean, most, heard in zip(found.version, found.mean, found.most, found.heard, strict=True):
         latest: dict[int, int] = {}
@@ -89,7 +88,7 @@ def test_ages_are_those_of_the_latest_update_of_each_client(log: Log) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(logs())
-def test_what_waits_is_counted_from_the_server_s_last_step(log: Log) -> None:
+def test_waiting_is_counted_from_the_servers_last_step(log: UpdateRows) -> None:
     taken = log[log["status"] == 0]
     _, most = series.waiting(log)
     assert most.max(initial=0) == (min(3, len(taken)) if len(taken) else 0)
@@ -97,7 +96,7 @@ def test_what_waits_is_counted_from_the_server_s_last_step(log: Log) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(logs())
-def test_staleness_counts_every_update_that_was_aggregated(log: Log) -> None:
+def test_staleness_counts_every_update_that_was_aggregated(log: UpdateRows) -> None:
     tau, counts = series.staleness(log)
     taken = log["staleness"][log["status"] == 0]
     assert counts.sum() == len(taken)
@@ -108,7 +107,7 @@ def test_staleness_counts_every_update_that_was_aggregated(log: Log) -> None:
         assert len(time) == len(mean) == series.BINS
 
 
-def test_what_waits_goes_on_waiting_where_nothing_happens() -> None:
+def test_waiting_continues_when_nothing_happens() -> None:
     log = log_of([(0.0, 1.0, 0, 0, 0, 0), (0.0, 50.0, 1, 0, 0, 0), (0.0, 100.0, 2, 0, 0, 0), (0.0, 200.0, 3, 1, 0, 0)])
     time, most = series.waiting(log)
     for at, expected in ((0.4, 1), (25, 1), (75, 2), (99.6, 3), (150, 0), (199.8, 1)):
@@ -129,16 +128,16 @@ def test_a_log_of_losses_alone_and_an_empty_one() -> None:
     assert [len(part) for part in series.staleness_over_time(gone)] == [0, 0, 0]
     assert len(series.ages(gone, 3).version) == 0
     assert [len(part) for part in series.waiting(gone)] == [0, 0]
-    assert series.trips(gone)[1]["client"].tolist() == [0]
+    assert series.sample_jobs(gone)[1]["client"].tolist() == [0]
     assert len(series.durations(np.zeros(0, UPDATE))[1]) == 0
 
 
 def test_some_clients_of_many_are_drawn_with_their_first_trips() -> None:
     log = log_of([(float(i), i + 0.5, i % 500, i // 10, 0, 0) for i in range(50_000)])
-    clients, trips = series.trips(log)
+    clients, trips = series.sample_jobs(log)
     assert len(clients) == series.DETAIL
     assert set(trips["client"]) <= set(clients.tolist())
-    assert len(trips) == series.TRIPS
+    assert len(trips) == series.MAX_JOBS
     assert trips["sent"].max() < 40_000
 
 
@@ -148,7 +147,7 @@ def test_parts_of_the_updates_and_of_the_data() -> None:
     assert who.tolist() == [2, 1, 0]
     assert data.tolist() == [0.2, 0.3, 0.5]
     assert updates.tolist() == [0, 0.25, 0.75]
-    assert len(series.participation(log, 100_000, None)[0]) == series.POINTS
+    assert len(series.participation(log, 100_000, None)[0]) == series.MAX_POINTS
 
 
 def test_durations_are_even_in_the_logarithm_where_they_differ_much() -> None:

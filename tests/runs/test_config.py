@@ -1,4 +1,4 @@
-"""TOML in, experiment out, and every mistake named."""
+"""From TOML to an experiment, and the error for every mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from offbeat.algorithms.staleness import Polynomial
 from offbeat.environment import DELAYS, HalfNormal
 from offbeat.runs import config
 from offbeat.runs.presets import PRESETS, text
-from offbeat.scheduling.schedulers import SCHEDULERS
+from offbeat.scheduling import SCHEDULERS
 
 BASE: dict[str, Any] = {
     "rounds": 5,
@@ -71,8 +71,8 @@ def test_describing_and_parsing_again_changes_nothing(preset: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_dispatch_without_a_name_is_the_algorithms_own(name: str) -> None:
-    """So that one file serves a grid over all algorithms."""
+def test_a_scheduler_without_a_name_is_the_algorithms_default(name: str) -> None:
+    """One file can then serve a grid over all algorithms."""
     rule = ALGORITHMS[name]
     client = f"client={{name='{rule.client_rule or 'sgd'}',steps=1}}"
     experiment = config.parse(with_(f"algorithm.name={name}", client, "compression.upload=top-k"))
@@ -101,14 +101,14 @@ def test_names_are_forgiving_about_case_and_underscores() -> None:
         (["algorithm.eta=fast"], ["algorithm.eta: 'fast'", "number"]),
         (["algorithm.name=mf-ca2fl", "algorithm.bits=3"], ["algorithm.bits: 3", "8, 4, 2"]),
         (["algorithm.cache.name=dens"], ["algorithm.cache.name: unknown name 'dens'", "'dense'"]),
-        (["client.epochs=2", "client.steps=3"], ["client.steps: 3 given beside epochs = 2"]),
+        (["client.epochs=2", "client.steps=3"], ["client.steps: 3 given with epochs = 2"]),
         (["client.batch_size=0"], ["client.batch_size: 0 is not an integer ≥ 1"]),
         (["client.batch_size=2.5"], ["client.batch_size: 2.5 is not an integer ≥ 1"]),
         (["scheduler.buffer=9"], ["scheduler.buffer: 9 updates", "at most 8"]),
         (["scheduler.bufer=2"], ["scheduler.bufer: unknown key", "Did you mean 'buffer'?"]),
-        (["algorithm.name=fedasync", "scheduler=rounds"], ["scheduler.name: 'rounds' makes no sense for FedAsync"]),
+        (["algorithm.name=fedasync", "scheduler=rounds"], ["scheduler.name: FedAsync does not support 'rounds'"]),
         (["scheduler.name=rounds", "scheduler.deadline=2.0"], ["scheduler.buffer: unknown key"]),
-        (["environment.loss=0.1"], ["environment.trip_timeout: needed with loss = 0.1"]),
+        (["environment.loss=0.1"], ["environment.trip_timeout: required with loss = 0.1"]),
         (["environment.loss=1.5", "environment.trip_timeout=1"], ["environment.loss: 1.5 is not a number ≥ 0 and < 1"]),
         (["environment.delay.name=gamma"], ["environment.delay.name: unknown name 'gamma'", "log-normal"]),
         (["environment=3"], ["environment: 3 is not a table"]),
@@ -123,7 +123,7 @@ def test_names_are_forgiving_about_case_and_underscores() -> None:
         (["evaluation.evry=1"], ["evaluation.evry: unknown key", "Did you mean 'every'?"]),
     ],
 )  # fmt: skip
-def test_mistakes_are_named(assignments: list[str], expected: list[str]) -> None:
+def test_errors_name_the_key_and_the_valid_values(assignments: list[str], expected: list[str]) -> None:
     said = message(*assignments)
     for part in expected:
         assert part in said
@@ -137,19 +137,19 @@ def test_mistakes_are_named(assignments: list[str], expected: list[str]) -> None
         (["client.batch_size=5000"], ["client.batch_size: 5000", "1437 training examples"]),
         (["data.clients=5000"], ["data.clients: 5000 clients for 1437 examples"]),
         (["data.partition.min_size=100"], ["data.partition.min_size: 100 examples for each of 20 clients"]),
-        (["model=tests.runs.own_things:narrow"], ["model", "(2, 7)", "(2, 10)"]),
+        (["model=tests.support.custom_objects:narrow"], ["model", "(2, 7)", "(2, 10)"]),
         (
-            ["model=tests.runs.own_things:normed", "executor=vectorized"],
+            ["model=tests.support.custom_objects:normed", "executor=vectorized"],
             ["executor: 'vectorized' cannot", "mixes the examples"],
         ),
-        (["model=tests.runs.own_things:wrong_input"], ["model", "does not take inputs of shape [1, 8, 8]"]),
-        (["model=tests.runs.own_things:missing"], ["model.name", "has no 'missing'"]),
+        (["model=tests.support.custom_objects:wrong_input"], ["model", "does not accept inputs of shape [1, 8, 8]"]),
+        (["model=tests.support.custom_objects:missing"], ["model.name", "has no 'missing'"]),
         (["model=no_such_module:thing"], ["model.name: cannot import 'no_such_module'"]),
-        (["data.partition=tests.runs.own_things:leaves_one_out"], ["client 19 has no data"]),
+        (["data.partition=tests.support.custom_objects:leaves_one_out"], ["client 19 has no data"]),
         (["model.name=cnn", "data.name=synthetic"], ["model.name: cnn needs inputs of (channels"]),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_together_is_refused_before_anything_is_written(
+def test_inconsistent_settings_are_rejected_before_anything_is_written(
     assignments: list[str], expected: list[str]
 ) -> None:
     said = message(*assignments, assemble=True)
@@ -157,14 +157,14 @@ def test_what_does_not_fit_together_is_refused_before_anything_is_written(
         assert part in said
 
 
-def test_ones_own_things_by_name() -> None:
+def test_custom_objects_by_name() -> None:
     table = with_(
-        "model={name='tests.runs.own_things:make_model',width=5}",
-        "data.name=tests.runs.own_things:make_data",
-        "data.partition=tests.runs.own_things:every_third",
+        "model={name='tests.support.custom_objects:make_model',width=5}",
+        "data.name=tests.support.custom_objects:make_data",
+        "data.partition=tests.support.custom_objects:every_third",
         "data.clients=3",
         "scheduler={concurrency=3,buffer=1}",
-        "algorithm={name='tests.runs.own_things:SignBuff',scale=0.25}",
+        "algorithm={name='tests.support.custom_objects:SignBuff',scale=0.25}",
     )
     experiment = config.parse(table)
     work = experiment.assemble()

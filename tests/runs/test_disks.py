@@ -1,4 +1,4 @@
-"""Disks that are full, folders that cannot be written, processes that are killed between two files."""
+"""Full disks, read-only folders, and processes killed between two files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ except OSError as error:
 
 @pytest.fixture
 def tiny(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A disk of two megabytes."""
+    """Mount a disk of two megabytes."""
     place = tmp_path / "tiny"
     place.mkdir()
     mount = shutil.which("mount")
@@ -49,13 +49,13 @@ def tiny(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_memory_on_a_full_disk_is_an_error_no_bus_error(tiny: pathlib.Path) -> None:
+def test_a_cache_on_a_full_disk_raises_an_error_instead_of_a_bus_error(tiny: pathlib.Path) -> None:
     command = [sys.executable, "-c", STORE, str(tiny / "cache")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{os.strerror(errno.ENOSPC)}\n"
 
 
-def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(tiny: pathlib.Path) -> None:
+def test_a_run_on_a_full_disk_reports_it_and_resumes_when_there_is_space(tiny: pathlib.Path) -> None:
     interrupted_at(tiny / "run", 12)
     with contextlib.suppress(OSError), (tiny / "ballast").open("wb", buffering=0) as ballast:
         while ballast.write(bytes(512)):
@@ -67,7 +67,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(tiny: pathl
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system cannot reserve blocks")
-def test_a_memory_owns_its_blocks(tmp_path: pathlib.Path) -> None:
+def test_a_cache_on_disk_reserves_its_blocks(tmp_path: pathlib.Path) -> None:
     cache = Disk(directory=str(tmp_path))
     cache.start(torch.zeros(10_000), 50)
     cache.store(7, torch.ones(10_000), 0)
@@ -75,7 +75,9 @@ def test_a_memory_owns_its_blocks(tmp_path: pathlib.Path) -> None:
     assert status.st_blocks * 512 >= status.st_size
 
 
-def test_a_disk_that_is_full_at_once_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_starts_on_a_full_disk_leaves_nothing_behind(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -106,7 +108,7 @@ def test_a_folder_that_cannot_be_written_is_not_resumed(
 @pytest.mark.parametrize(
     "kept", [["checkpoint"], ["checkpoint", ".lock", "metrics.jsonl", "updates.npy", "status.json"]]
 )
-def test_killed_while_its_folder_is_made_a_run_is_begun_again(kept: list[str], tmp_path: pathlib.Path) -> None:
+def test_a_run_killed_while_creating_its_folder_starts_over(kept: list[str], tmp_path: pathlib.Path) -> None:
     interrupted_at(tmp_path / "run", 0)
     for place in (tmp_path / "run").iterdir():
         if place.name not in kept:
@@ -118,14 +120,14 @@ def test_killed_while_its_folder_is_made_a_run_is_begun_again(kept: list[str], t
     assert api.execute(small(), out=tmp_path / "run").summary["rounds"] == 30
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: pathlib.Path) -> None:
+def test_a_folder_of_another_program_is_not_touched(tmp_path: pathlib.Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ob.RunFolderError, match="exists and is not empty"):
         api.execute(small(), out=tmp_path)
 
 
-def test_killed_behind_its_summary_a_run_is_settled_by_resume(tmp_path: pathlib.Path) -> None:
+def test_resume_completes_a_run_that_was_killed_after_its_summary(tmp_path: pathlib.Path) -> None:
     api.execute(small(), out=tmp_path / "run")
     folder.write_status(tmp_path / "run", "running", folder.Origin())
     (tmp_path / "run/checkpoint/00000007.pt").touch()
@@ -137,8 +139,8 @@ def test_killed_behind_its_summary_a_run_is_settled_by_resume(tmp_path: pathlib.
     assert not (tmp_path / "run" / CACHE_FOLDER).exists()
 
 
-def test_a_config_is_written_when_all_else_is_there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed before it, a run was never begun; after it, it knows where its modules are."""
+def test_the_config_is_written_last(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run killed before it never began; one killed after it knows where its modules are."""
     seen: list[set[str]] = []
     plain = files.write_atomic
 

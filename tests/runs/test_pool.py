@@ -1,4 +1,4 @@
-"""Runs that share a model and its data are trained in one stack, and come out as they would alone."""
+"""Runs that share model and data are trained in one stack and give the results of separate runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import offbeat as ob
 from offbeat.errors import DivergenceError, RunFolderError
 from offbeat.executors import Vectorized
 from offbeat.executors.base import Task, TrainingOutcome
-from offbeat.runs import api, config, run
+from offbeat.runs import api, checkpoint_pacing, config, run
 from offbeat.runs.custom import CustomModel
 from offbeat.runs.data import Data
 from offbeat.runs.drive import together
@@ -47,7 +47,7 @@ def sweep(plan: Sweep, out: pathlib.Path) -> dict[str, dict[str, Any] | None]:
 
 
 def test_a_pool_gives_what_separate_runs_give(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over algorithms, seeds (so other partitions and initial models), rates and local rules."""
+    """The runs differ in algorithm, seed (hence partition and initial model), rate and local rule."""
     sizes: list[int] = []
     plain = Vectorized.train_all
 
@@ -68,7 +68,7 @@ def test_a_pool_gives_what_separate_runs_give(tmp_path: pathlib.Path, monkeypatc
         assert rows[0] == rows[1], "who came when does not depend on the rest of the pool"
 
 
-def test_one_that_diverges_leaves_the_others_alone(tmp_path: pathlib.Path) -> None:
+def test_a_diverging_run_does_not_affect_the_others(tmp_path: pathlib.Path) -> None:
     plan = Sweep.plan(BASE, ["client.lr=0.1,1e30"], [0])
     assert len(_pools(plan.cells, None)) == 1
     good, bad = sweep(plan, tmp_path).values()
@@ -77,16 +77,17 @@ def test_one_that_diverges_leaves_the_others_alone(tmp_path: pathlib.Path) -> No
     assert bad == {}
 
 
-def test_what_is_interrupted_goes_on(tmp_path: pathlib.Path) -> None:
+def test_an_interrupted_pool_resumes(tmp_path: pathlib.Path) -> None:
     plan = Sweep.plan(BASE, ["algorithm.name=fedbuff,ca2fl"], [0, 1])
     stop = threading.Event()
 
-    def glance(seen: Any) -> None:
+    def snapshot(seen: Any) -> None:
         if seen.counters.version >= 2:
             stop.set()
 
     runs = [
-        api.begin(config.parse(cell.table), stop, out=tmp_path / "a" / cell.folder, watch=glance) for cell in plan.cells
+        api.begin(config.parse(cell.table), stop, out=tmp_path / "a" / cell.folder, watch=snapshot)
+        for cell in plan.cells
     ]
     ended = together(runs)
     assert all(isinstance(result, Result) and result.interrupted for result in ended)
@@ -96,10 +97,10 @@ def test_what_is_interrupted_goes_on(tmp_path: pathlib.Path) -> None:
         torch.testing.assert_close(weights(tmp_path / "a" / folder), weights(tmp_path / "b" / folder))
 
 
-def test_checkpoints_of_all_runs_together_take_their_small_part_of_the_time(
+def test_checkpoints_of_a_pool_take_at_most_their_share_of_the_time(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a clock of our own: a checkpoint takes a second, a look at the clock a tenth of one."""
+    """With a fake clock: a checkpoint takes a second, reading the clock a tenth of one."""
     clock = {"now": 0.0, "saving": 0.0}
 
     def monotonic() -> float:
@@ -111,18 +112,18 @@ def test_checkpoints_of_all_runs_together_take_their_small_part_of_the_time(
         clock["saving"] += 1.0
 
     monkeypatch.setattr(run, "time", types.SimpleNamespace(monotonic=monotonic))
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 5.0)
+    monkeypatch.setattr(checkpoint_pacing, "MIN_SECONDS", 5.0)
     monkeypatch.setattr(checkpoint, "save", save)
     cells = Sweep.plan(BASE | {"rounds": 100}, [], [0, 1, 2, 3]).cells
     together([api.begin(config.parse(c.table), threading.Event(), out=tmp_path / "a" / c.folder) for c in cells])
-    assert 4 < clock["saving"] <= run.CHECKPOINT_SHARE * clock["now"] + len(cells)
+    assert 4 < clock["saving"] <= checkpoint_pacing.MAX_SHARE * clock["now"] + len(cells)
     before = clock["saving"]
-    monkeypatch.setattr(run, "CHECKPOINT_BYTES", 1.0)  # so that the first would take hours
+    monkeypatch.setattr(checkpoint_pacing, "BYTES_PER_SECOND", 1.0)  # so that the first would take hours
     together([api.begin(config.parse(c.table), threading.Event(), out=tmp_path / "b" / c.folder) for c in cells])
     assert clock["saving"] == before
 
 
-def test_an_error_in_one_run_ends_the_others_in_good_order(tmp_path: pathlib.Path) -> None:
+def test_an_error_in_one_run_of_a_pool_leaves_the_others_resumable(tmp_path: pathlib.Path) -> None:
     plan = Sweep.plan(BASE, [], [0, 1])
     stop = threading.Event()
     runs = [api.begin(config.parse(cell.table), stop, out=tmp_path / cell.folder) for cell in plan.cells]
@@ -138,7 +139,7 @@ def test_an_error_in_one_run_ends_the_others_in_good_order(tmp_path: pathlib.Pat
     assert api.resume(tmp_path / "run/seed-1").summary["rounds"] == 6
 
 
-def test_only_what_can_be_stacked_is_pooled() -> None:
+def test_only_stackable_runs_are_pooled() -> None:
     def pools(grid: list[str], **change: Any) -> list[int]:
         return [len(pool) for pool in _pools(Sweep.plan(BASE | change, grid, [0, 1]).cells, None)]
 
@@ -151,7 +152,7 @@ def test_only_what_can_be_stacked_is_pooled() -> None:
 
 
 def test_models_whose_fixed_part_differs_are_not_pooled() -> None:
-    """A frozen layer is no part of x: it must not be taken from another run's model."""
+    """A frozen layer is not part of x, so it must not come from another run's model."""
 
     def frozen() -> nn.Module:
         module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
@@ -171,7 +172,7 @@ def test_models_whose_fixed_part_differs_are_not_pooled() -> None:
     assert run(0).assembly.pool != run(1).assembly.pool
 
 
-def test_a_divergence_alone_is_an_error() -> None:
+def test_divergence_is_an_error_outside_of_a_pool() -> None:
     experiment = config.parse(BASE | {"client": {"name": "sgd", "lr": 1e30}})
     with pytest.raises(DivergenceError):
         api.execute(experiment)

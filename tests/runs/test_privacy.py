@@ -1,4 +1,4 @@
-"""What a run with private noise tells, what it refuses, and ε against published values and a formula of its own."""
+"""Runs with private noise: reported and rejected settings, and ε against published values and a formula."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def delta_of(epsilon: float, sigma: float) -> float:
 
 
 def epsilon_of(sigma: float, delta: float) -> float:
-    """Its inverse by bisection: δ falls with ε."""
+    """Invert the formula by bisection, since δ falls with ε."""
     low, high = 0.0, 1.0
     while delta_of(high, sigma) > delta:
         high *= 2
@@ -70,8 +70,8 @@ def test_epsilon_is_that_of_the_gaussian_mechanism(z: float, spent: int, delta: 
 
 @pytest.mark.parametrize("z", [1.0, 5.0])
 @pytest.mark.parametrize("times", [1, 10])
-def test_composed_by_numbers_it_is_the_same(z: float, times: int) -> None:
-    """The library's accountant composes privacy-loss distributions step by step, discretised towards safety."""
+def test_numerical_composition_gives_the_same_epsilon(z: float, times: int) -> None:
+    """The library's accountant composes privacy-loss distributions step by step, discretized pessimistically."""
     accounting = pytest.importorskip("dp_accounting")
     accountant = accounting.pld.PLDAccountant()
     accountant.compose(accounting.GaussianDpEvent(z), times)
@@ -94,7 +94,7 @@ LN3 = math.log(3)
     ],
 )
 def test_published_values(z: float, spent: int, delta: float, expected: float) -> None:
-    """Of another implementation: google/differential-privacy, go/noise/gaussian_noise_test.go."""
+    """Values of another implementation: google/differential-privacy, go/noise/gaussian_noise_test.go."""
     pytest.importorskip("dp_accounting")
     assert privacy.epsilon(z, spent, delta) == pytest.approx(expected, rel=1e-9)
 
@@ -102,8 +102,8 @@ def test_published_values(z: float, spent: int, delta: float, expected: float) -
 # What a run tells -----------------------------------------------------------------------------------------------------
 
 
-def test_epsilon_over_time_is_that_of_the_client_heard_most_often(tmp_path: pathlib.Path) -> None:
-    """Recounted from the log of the trips: a step's updates are those that met the same version."""
+def test_epsilon_over_time_is_that_of_the_most_frequent_client(tmp_path: pathlib.Path) -> None:
+    """Recount from the update log: the updates of a step met the same version."""
     pytest.importorskip("dp_accounting")
     described = experiment(scheduler=ob.Continuous(concurrency=6, buffer=4))
     result = api.execute(described, out=tmp_path / "run")
@@ -133,22 +133,22 @@ def test_without_noise_there_is_no_epsilon() -> None:
     assert "epsilon" not in api.execute(experiment(algorithm=ob.FedBuff())).summary
 
 
-def test_without_the_accountant_it_runs_and_says_what_to_install(
+def test_without_the_has_accountant_it_runs_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    privacy._accountant.cache_clear()
+    privacy._has_accountant.cache_clear()
     try:
         with caplog.at_level(logging.WARNING, logger="offbeat"):
             result = api.execute(experiment())
     finally:
-        privacy._accountant.cache_clear()
+        privacy._has_accountant.cache_clear()
     assert [record.message for record in caplog.records] == [privacy.INSTALL]
     assert result.summary["epsilon"] is None
     assert result.summary["spent"] > 0, "enough to tell it later"
 
 
-def test_the_command_line_tells_epsilon(tmp_path: pathlib.Path) -> None:
+def test_the_command_line_reports_epsilon(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("dp_accounting")
     (tmp_path / "my.toml").write_text(config.dump(experiment()))
     ran = CliRunner().invoke(main, ["run", str(tmp_path / "my.toml"), "--out", str(tmp_path / "run")])
@@ -161,25 +161,31 @@ def test_the_command_line_tells_epsilon(tmp_path: pathlib.Path) -> None:
 # What it refuses ------------------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "what goes beside": ({"client": ob.client_rules.Scaffold(steps=3)}, "client.name: its clients send .* beside Δ"),
+    "what goes beside": (
+        {"client": ob.client_rules.Scaffold(steps=3)},
+        "client.name: its clients send .* in addition to Δ",
+    ),
     "labels say who is awake": (
         {"environment": ob.Environment(delay=Constant(), availability=ByLabel())},
-        "environment.availability: who is awake depends on the clients' labels",
+        "environment.availability: availability depends on the clients' labels",
     ),
     "a gate that refuses": (
         {"validation": ob.UpdateValidator(max_norm=1.0)},
-        "validation.beyond_norm: whether an update is refused",
+        "validation.beyond_norm: rejecting an update for its norm",
     ),
     "periods": (
         {"scheduler": ob.Periodic()},
-        "algorithm.aggregator: .*divided by the same number: use a scheduler with",
+        "algorithm.aggregator: .*fixed number of updates per step: use the scheduler",
     ),
-    "who is awake": ({"scheduler": ob.schedulers.Available()}, "algorithm.aggregator: .*divided by the same number"),
+    "who is awake": (
+        {"scheduler": ob.schedulers.Available()},
+        "algorithm.aggregator: .*fixed number of updates per step",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_would_break_the_guarantee_is_refused(name: str) -> None:
+def test_settings_that_break_the_privacy_guarantee_are_rejected(name: str) -> None:
     more, message = REFUSED[name]
     with pytest.raises(ob.ConfigError, match=message):
         experiment(**more)
@@ -194,7 +200,7 @@ def test_running_statistics_are_refused() -> None:
         "data": Synthetic(examples=300, test_examples=60, features=12, classes=3), "clients": 6, "model": normed,
         "scheduler": ob.Buffered(concurrency=4, buffer=3), "rounds": 2,
     }  # fmt: skip
-    with pytest.raises(ob.ConfigError, match="model: its layers' running statistics travel beside Δ"):
+    with pytest.raises(ob.ConfigError, match="model: clients also send the running statistics of its layers"):
         ob.run(algorithm=ob.FedBuff(aggregator=Private()), **settings)
     assert ob.run(algorithm=ob.FedBuff(aggregator=Median()), **settings).summary["rounds"] == 2
 
@@ -202,7 +208,7 @@ def test_running_statistics_are_refused() -> None:
 @pytest.mark.parametrize("rule", [ob.FedAvg, ob.algorithms.FedLuck], ids=lambda rule: rule.__name__)
 def test_weights_need_a_mean(rule: type[ob.FedAvg]) -> None:
     for aggregator in (Private(), Median()):
-        with pytest.raises(ob.ConfigError, match="weighted: only a mean has weights"):
+        with pytest.raises(ob.ConfigError, match="weighted: only the aggregator 'mean' supports weights"):
             rule(weighted=True, aggregator=aggregator)
     assert rule(weighted=True).weighted
 
@@ -210,7 +216,7 @@ def test_weights_need_a_mean(rule: type[ob.FedAvg]) -> None:
 # As a TOML ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_toml_says_how_updates_are_combined() -> None:
+def test_a_toml_selects_the_aggregator() -> None:
     text = """
     scheduler = { name = "buffered", concurrency = 12, buffer = 7 }
     [algorithm]
@@ -230,7 +236,7 @@ MISTAKES: list[tuple[str, object, str]] = [
     ("ca2fl", "median", "'aggregator' is a key of fedavg, "),
     ("fedbuff", "medain", "algorithm.aggregator.name: unknown name 'medain'.* Did you mean 'median'"),
     ("fedbuff", {"name": "median", "trim": 1}, "'trim' is a key of trimmed-mean"),
-    ("fedbuff", {"name": "trimmed-mean", "trim": 3}, "algorithm.aggregator: trim = 3 at either end needs at least 7"),
+    ("fedbuff", {"name": "trimmed-mean", "trim": 3}, "algorithm.aggregator: trim = 3 at each end needs at least 7"),
     ("fedbuff", {"name": "private", "clip": -1.0}, "algorithm.aggregator.clip: -1.0 is not a number > 0"),
 ]
 
@@ -242,7 +248,7 @@ def test_mistakes_are_told_by_name(name: str, aggregator: object, message: str) 
 
 
 def test_the_default_is_the_mean_to_the_last_bit() -> None:
-    """With a NumPy sum in the same order, in single precision."""
+    """Compare with a NumPy sum in the same order, in single precision."""
     rule = ob.FedBuff()
     rule.start(torch.zeros(100), clients=3)
     random = torch.Generator().manual_seed(0)

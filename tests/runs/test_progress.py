@@ -1,4 +1,4 @@
-"""Bars in a terminal, nothing that moves elsewhere."""
+"""Progress bars in a terminal, and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from offbeat.runs.result import ProgressSnapshot, RunCounters
 LABEL = "a label that is longer than a narrow terminal is wide, by far"
 
 
-def glance(version: int, rounds: int = 1500) -> ProgressSnapshot:
+def snapshot(version: int, rounds: int = 1500) -> ProgressSnapshot:
     counters = RunCounters(version=version, virtual_seconds=1234.5, wall_seconds=2.0, client_steps=123_456, updates=1)
     return ProgressSnapshot(counters, rounds, None, [{"version": version, "accuracy": 0.8731}])
 
@@ -31,7 +31,7 @@ def seen(of: Console) -> str:
 
 
 def frame(of: Console) -> list[str]:
-    """What was on the screen last, before it was cleared."""
+    """Return the last frame before the screen was cleared."""
     text = re.sub(r"\x1b\[\?25[lh]", "", seen(of))
     frames = [part for part in re.split(r"(?:\r|\x1b\[\d*[A-K])+", text) if part.strip()]
     return [line.rstrip() for line in frames[-1].splitlines()]
@@ -46,7 +46,7 @@ def width(request: pytest.FixtureRequest) -> int:
 def test_a_run(width: int) -> None:
     screen = console(width)
     with Display(screen, LABEL) as display:
-        display.watch(glance(123))
+        display.watch(snapshot(123))
     bar, figures = frame(screen)
     assert bar.startswith("a label")
     assert "round 123 of 1,500" in bar
@@ -61,15 +61,15 @@ def test_a_sweep_shows_all_runs_and_those_at_work(width: int) -> None:
         for _ in range(2):  # one run each
             (watch,) = display.begin([LABEL])
             assert watch is not None
-            watch(glance(1500))
+            watch(snapshot(1500))
             display.end()
         first, second, third = display.begin(["a", "b", "c"])
         assert first
         assert second
         assert third
-        first(glance(1500))
-        second(glance(300))
-        third(glance(0))
+        first(snapshot(1500))
+        second(snapshot(300))
+        third(snapshot(0))
     everything, now, figures = frame(screen)
     assert everything.startswith("sweep")
     assert "3 of 7 runs" in everything, "two before, and one of those at work"
@@ -95,7 +95,7 @@ def test_preparing_data(width: int) -> None:
 
 
 def _now(screen: Console) -> list[str]:
-    """Draw at once, and look."""
+    """Redraw and return the frame."""
     live = screen._live_stack[-1]
     live.refresh()
     return frame(screen)
@@ -104,8 +104,8 @@ def _now(screen: Console) -> list[str]:
 def test_measuring(width: int) -> None:
     screen = console(width)
     with Measuring(screen) as measuring:
-        measuring.tell("ca2fl, dense memory", 0, 3)
-        measuring.tell("ca2fl, quantized memory, and more than fits", 1, 3)
+        measuring.next("ca2fl, dense memory", 0, 3)
+        measuring.next("ca2fl, quantized memory, and more than fits", 1, 3)
     bar, what = frame(screen)
     assert "2 of 3" in bar
     assert what.startswith("  ca2fl, quantized")
@@ -117,12 +117,12 @@ def test_no_bar_in_a_pipe_or_when_quiet(terminal: bool, quiet: bool) -> None:
     screen = console(terminal=terminal)
     with Display(screen, "label", quiet) as display, preparing("mnist", 5) as tell:
         tell(3)
-        display.watch(glance(3))
+        display.watch(snapshot(3))
     with SweepDisplay(screen, 2, quiet) as sweep:
         sweep.check(2)
         (watch,) = sweep.begin(["one"])
         assert watch is not None
-        watch(glance(3))
+        watch(snapshot(3))
         sweep.end()
     assert seen(screen) == ""
 
@@ -134,15 +134,15 @@ def test_plain_lines_in_a_pipe_say_how_many_runs_there_are(monkeypatch: pytest.M
         for label in ("one", "two"):
             (watch,) = sweep.begin([label])
             assert watch is not None
-            watch(glance(750))
-            watch(glance(750))
+            watch(snapshot(750))
+            watch(snapshot(750))
             sweep.end()
     lines = seen(screen).splitlines()
     assert [line.split(":")[0] for line in lines] == ["0 of 2 runs, one", "1 of 2 runs, two"], "each test once"
     assert lines[0].endswith("about 2 s left")
 
 
-def test_what_is_prepared_is_told_and_that_it_is_there() -> None:
+def test_preparation_reports_its_start_and_its_end() -> None:
     told: list[Preparing | None] = []
     with preparing("nobody looks") as tell:
         tell(1)

@@ -6,9 +6,9 @@ import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from tests.support.experiments import interrupted_at, small
 
 import offbeat as ob
 from offbeat.cli import main
-from offbeat.runs import api, run
+from offbeat.runs import api, checkpoint_pacing
 from offbeat.server import checkpoint
 
 CONFIG = """
@@ -44,18 +44,32 @@ partition = {{ name = "dirichlet", alpha = 0.3 }}
 [evaluation]
 every = 5
 """
-# The real program, but with checkpoints so often that a kill falls between, into and after them.
+# The real program, but with checkpoints so frequent that a kill falls between, into and after them. It kills itself a
+# few milliseconds after a given turn, so that the kill falls into the run however fast or busy the machine is.
 PROGRAM = """
+import os, random, signal, sys, threading
 import offbeat.cli
-import offbeat.runs.run as run
-run.CHECKPOINT_SECONDS, run.CHECKPOINT_SHARE = 0.05, 0.9
+from offbeat.runs import checkpoint_pacing
+checkpoint_pacing.MIN_SECONDS, checkpoint_pacing.MAX_SHARE = 0.01, 0.9
+from offbeat.runs.hooks import RunHooks, install_hooks
+
+class Kill(RunHooks):
+    def __init__(self, turn, seed):
+        self.turns, self.turn, self.delay = 0, turn, random.Random(seed).uniform(0.0, 0.03)
+    def before_turn(self, run):
+        self.turns += 1
+        if self.turns == self.turn:
+            threading.Timer(self.delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+install_hooks(Kill(int(sys.argv.pop(1)), int(sys.argv.pop(1))))
 offbeat.cli.main()
 """
 
 
-def offbeat(*arguments: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments, "--quiet"], env=environment)
+def offbeat(kill_at: int, seed: int, *arguments: str) -> int:
+    """Run a command that kills itself after the given turn (0: never) and return its exit status."""
+    command = [sys.executable, "-c", PROGRAM, str(kill_at), str(seed), *arguments, "--quiet"]
+    return subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=600, check=False).returncode
 
 
 def results(folder: pathlib.Path) -> tuple[bytes, list[dict[str, Any]], bytes]:
@@ -65,35 +79,22 @@ def results(folder: pathlib.Path) -> tuple[bytes, list[dict[str, Any]], bytes]:
 
 
 @pytest.mark.parametrize(("algorithm", "seed"), [("mf-ca2fl", 0), ("fedavg", 2)])
-def test_kill_nine_and_resume(algorithm: str, seed: int, tmp_path: pathlib.Path) -> None:
+def test_a_killed_run_resumes_to_the_same_bytes(algorithm: str, seed: int, tmp_path: pathlib.Path) -> None:
     toml = tmp_path / "run.toml"
     toml.write_text(CONFIG.format(algorithm=algorithm))
     whole = CliRunner().invoke(main, ["run", str(toml), "--out", str(tmp_path / "whole"), "--quiet"])
     assert whole.exit_code == 0, whole.output
     moments = random.Random(seed)
-    kills, command = 0, ["run", str(toml), "--out", str(tmp_path / "killed")]
-    while True:
-        process = offbeat(*command)
-        if kills < 2:
-            # Not before there is a folder: killed earlier, there is nothing to resume.
-            while process.poll() is None and not (tmp_path / "killed/status.json").exists():
-                time.sleep(0.01)
-            time.sleep(moments.uniform(0.05, 0.6) + (2.0 if kills else 0.0))  # a resumed one loads torch first
-            if process.poll() is None:
-                process.kill()
-                kills += 1
-                process.wait(30)
-                if json.loads((tmp_path / "killed/status.json").read_text())["state"] != "finished":
-                    command = ["resume", str(tmp_path / "killed")]
-                    continue
-                break  # killed between its last word and its end
-        assert process.wait(120) == 0
-        break
-    assert kills >= 1, "the run was too quick to be killed"
+    command = ["run", str(toml), "--out", str(tmp_path / "killed")]
+    for _ in range(3):
+        assert offbeat(moments.randint(20, 150), moments.getrandbits(32), *command) == -signal.SIGKILL
+        assert not (tmp_path / "killed/summary.json").exists()
+        command = ["resume", str(tmp_path / "killed")]
+    assert offbeat(0, 0, *command) == 0
     assert results(tmp_path / "killed") == results(tmp_path / "whole")
 
 
-def test_an_interrupted_run_goes_on_identically(tmp_path: pathlib.Path) -> None:
+def test_an_interrupted_run_resumes_identically(tmp_path: pathlib.Path) -> None:
     api.execute(small(), out=tmp_path / "whole")
     interrupted_at(tmp_path / "stopped", 12)
     assert json.loads((tmp_path / "stopped/status.json").read_text())["state"] == "interrupted"
@@ -106,12 +107,12 @@ def test_an_interrupted_run_goes_on_identically(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "no record", "record torn"])
-def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(
+def test_a_torn_checkpoint_is_detected_and_the_previous_one_used(
     damage: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.execute(small(), out=tmp_path / "whole")
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(run, "CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(checkpoint_pacing, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_pacing, "MAX_SHARE", 1e9)
     interrupted_at(tmp_path / "torn", 15)
     folder = tmp_path / "torn/checkpoint"
     bodies = sorted(folder.glob("*.pt"))
@@ -134,7 +135,7 @@ def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(
     assert results(tmp_path / "torn") == results(tmp_path / "whole")
 
 
-def test_without_any_whole_checkpoint_a_run_starts_over(tmp_path: pathlib.Path) -> None:
+def test_a_run_without_an_intact_checkpoint_starts_over(tmp_path: pathlib.Path) -> None:
     api.execute(small(), out=tmp_path / "whole")
     interrupted_at(tmp_path / "bare", 12)
     checkpoint.clear(tmp_path / "bare/checkpoint")
@@ -142,6 +143,6 @@ def test_without_any_whole_checkpoint_a_run_starts_over(tmp_path: pathlib.Path) 
     assert results(tmp_path / "bare") == results(tmp_path / "whole")
 
 
-def test_what_is_not_a_run_folder_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_folder_without_a_run_is_rejected(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ob.RunFolderError, match=r"is not a run folder: it has no config\.toml"):
         api.resume(tmp_path)

@@ -1,4 +1,4 @@
-"""Whatever a run is made of, it is resumed exactly, and what cannot be is refused."""
+"""Runs of all kinds are resumed exactly, or rejected with a message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from offbeat.algorithms.staleness import Polynomial
 from offbeat.cache import ClientSide, Disk
 from offbeat.compression import QSGD, TopK, Uniform
 from offbeat.environment import ATTACKS, Battery, Bernoulli, Constant, Devices
-from offbeat.runs import api, run
+from offbeat.runs import api, checkpoint_pacing
 from offbeat.runs.result import ProgressSnapshot
 from offbeat.server import checkpoint, session
 
@@ -26,6 +26,11 @@ EXACT: dict[str, dict[str, Any]] = {
     "scaffold, top-k with error feedback": {
         "client": ob.client_rules.Scaffold(lr=0.1, steps=3, batch_size=8),
         "compression": ob.Compression(upload=TopK(rate=0.2), error_feedback=True),
+    },
+    "scaffold, updates that are rejected": {
+        "client": ob.client_rules.Scaffold(lr=0.1, steps=3, batch_size=8),
+        "compression": ob.Compression(upload=TopK(rate=0.2), error_feedback=True),
+        "validation": ob.UpdateValidator(max_staleness=0),
     },
     "memory on disk": {"algorithm": ob.CA2FL(cache=Disk())},
     "memory at the clients, decaying rate": {
@@ -79,22 +84,22 @@ EXACT: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", EXACT)
 def test_everything_is_resumed_exactly(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with checkpoints in between, and with what the clients keep."""
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(run, "CHECKPOINT_SHARE", 1e9)
+    """This includes checkpoints in between and client state."""
+    monkeypatch.setattr(checkpoint_pacing, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_pacing, "MAX_SHARE", 1e9)
     described = experiment(**({"client": ob.SGD(lr=0.1, steps=3, batch_size=8)} | EXACT[name]))
     whole = api.execute(described, out=tmp_path / "whole")
     assert api.execute(described, out=tmp_path / "cut", watch=interrupt_after(6)).interrupted
     again = api.resume(tmp_path / "cut")
     assert torch.equal(again.x, whole.x)
     assert (tmp_path / "cut/updates.npy").read_bytes() == (tmp_path / "whole/updates.npy").read_bytes()
-    assert not (tmp_path / "cut/memory").exists()
+    assert not (tmp_path / "cut" / session.CACHE_FOLDER).exists()
 
 
 def test_two_processes_do_not_write_into_one_folder(tmp_path: pathlib.Path) -> None:
     tried: list[str] = []
 
-    def watch(glance: ProgressSnapshot) -> None:
+    def watch(snapshot: ProgressSnapshot) -> None:
         if not tried:
             with pytest.raises(ob.RunFolderError, match="another process is writing") as caught:
                 api.resume(tmp_path / "run")
@@ -121,7 +126,7 @@ def test_a_folder_with_a_lost_file_is_not_resumed(tmp_path: pathlib.Path) -> Non
 
 
 def test_a_resumed_run_that_fails_keeps_its_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an earlier process has begun is not this one's to remove."""
+    """A resumed run must not delete what an earlier process wrote."""
     api.execute(experiment(), out=tmp_path / "run", watch=interrupt_after(7))
     checkpoint.clear(tmp_path / "run/checkpoint")
 
@@ -135,7 +140,7 @@ def test_a_resumed_run_that_fails_keeps_its_folder(tmp_path: pathlib.Path, monke
     assert api.resume(tmp_path / "run").summary["rounds"] == 20
 
 
-def test_pruning_keeps_two_that_are_whole(tmp_path: pathlib.Path) -> None:
+def test_pruning_keeps_two_intact_checkpoints(tmp_path: pathlib.Path) -> None:
     for n in range(3):
         checkpoint.save(tmp_path, {"n": n})
     (tmp_path / "00000003.json").unlink()  # killed between the two files

@@ -1,4 +1,4 @@
-"""Runs with attackers: from TOML to what arrives at the server."""
+"""Runs with attackers, from TOML to the updates at the server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOP_K = {"compression": {"upload": {"name": "top-k", "rate": 0.2}, "error_feedba
 
 
 def table(name: str | None, **more: Any) -> dict[str, Any]:
-    """A run with a third of attackers."""
+    """Return a run in which a third of the clients attack."""
     attack = {"name": name, "share": 0.33, **FORGERIES.get(name, {})} if name is not None else None
     return merge(BASE, more if attack is None else merge({"environment": {"attack": attack}}, more))
 
@@ -55,7 +55,7 @@ def experiment(name: str | None, **more: Any) -> Experiment:
 
 
 class Seen:
-    """What clients computed, and what arrived, in its order."""
+    """Return what clients computed and what arrived, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.computed: dict[int, Tensor] = {}
@@ -77,7 +77,7 @@ class Seen:
 
 
 def sent(name: str, delta: Any, first: Any, honest: list[Any], seed: int) -> Any:
-    """The attacks, as they are written."""
+    """Return a forged Δ as in the papers."""
     options = FORGERIES[name]
     known = np.stack(honest[-options.get("latest", 1) :] or [delta])
     if name == "gaussian":
@@ -92,8 +92,8 @@ def sent(name: str, delta: Any, first: Any, honest: list[Any], seed: int) -> Any
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_whole_run_in_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each arrival, and x, of what the clients have computed."""
+def test_a_run_equals_its_numpy_transcription(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recompute each arrival and x from what the clients computed."""
     seen, described = Seen(monkeypatch), experiment(name)
     assembly = described.assemble()
     x = assembly.context.layout.read(assembly.context.module).numpy().astype(np.float64)
@@ -116,8 +116,8 @@ def test_a_whole_run_in_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("more", [{}, TOP_K, {"client": {"name": "scaffold"}}], ids=["plain", "top-k", "scaffold"])
-def test_attacks_that_are_none_change_no_bit(more: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    """Nobody attacks; or they send what they have: coded when it arrives, it is what it would have been."""
+def test_attacks_without_attackers_change_no_bit(more: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    """Attacks without attackers, and attackers that send their honest Δ, which is encoded on arrival."""
     plain = api.execute(experiment(None, **more), out=tmp_path / "plain")
     for number, attack in enumerate(({"name": "sign-flip", "share": 0.0}, {"name": "scaled", "factor": 1.0})):
         result = api.execute(experiment(None, **more, environment={"attack": attack}), out=tmp_path / str(number))
@@ -133,7 +133,7 @@ def test_attacks_that_are_none_change_no_bit(more: dict[str, Any], tmp_path: pat
 
 
 @pytest.mark.parametrize("name", [*FORGERIES, "label-flip"])
-def test_honest_clients_of_the_first_version_send_what_they_would_without_attackers(
+def test_honest_clients_of_the_first_version_are_unaffected_by_attackers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def first(described: Experiment) -> dict[int, Tensor]:
@@ -149,8 +149,8 @@ def test_honest_clients_of_the_first_version_send_what_they_would_without_attack
     assert same == free.keys() - (set() if name == "stale-replay" else attackers)
 
 
-def test_what_an_attacker_sends_has_passed_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Top-k of −Δ plus what the code has cost before."""
+def test_forged_updates_pass_through_the_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server receives top-k of −Δ plus the residual."""
     seen, described = Seen(monkeypatch), experiment("sign-flip", **TOP_K)
     assembly = described.assemble()
     api.execute(described)
@@ -180,7 +180,7 @@ def test_flipped_labels_are_the_attackers_alone() -> None:
 
 @pytest.mark.parametrize("name", ["inner-product", "stale-replay", "label-flip"])
 def test_executors_agree(name: str) -> None:
-    """Bit for bit where they train one by one, although they group jobs differently."""
+    """Executors that train one by one agree bit for bit although they group jobs differently."""
     results = {kind: api.execute(experiment(name, executor=kind)).x for kind in ("sequential", "processes")}
     assert torch.equal(results["sequential"], results["processes"])
     stacked = api.execute(experiment(name, executor="vectorized")).x
@@ -203,15 +203,15 @@ def test_a_pool_gives_what_separate_runs_give(tmp_path: pathlib.Path) -> None:
         assert pooled["attackers"] == alone.summary["attackers"] == (0 if cell.label == "none" else 4)
 
 
-def test_the_gate_stands_before_what_attackers_send() -> None:
-    """Their numbers are looked at one by one, since nobody has looked at them before."""
+def test_validation_applies_to_forged_updates() -> None:
+    """Forged values are checked individually, since no executor has checked them."""
     free = api.execute(experiment("scaled", environment={"attack": {"factor": 1e38}}, client={"lr": 100.0}))
     assert free.summary["refused"].keys() == {"not-finite"}
     bounded = api.execute(experiment("gaussian", environment={"attack": {"std": 100.0}}, validation={"max_norm": 50.0}))
     assert bounded.summary["refused"].keys() == {"norm-exceeded"}
 
 
-def test_who_attacks_stands_in_the_folder(tmp_path: pathlib.Path) -> None:
+def test_the_attackers_are_recorded_in_the_folder(tmp_path: pathlib.Path) -> None:
     described = experiment("sign-flip", seed=3)
     api.execute(described, out=tmp_path / "run")
     assert json.loads((tmp_path / "run/summary.json").read_text())["attackers"] == 4
@@ -222,7 +222,7 @@ def test_who_attacks_stands_in_the_folder(tmp_path: pathlib.Path) -> None:
     assert payload.detail(record)["attackers"] == 4
 
 
-def test_no_attack_leaves_no_trace_and_costs_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_run_without_attack_has_no_attack_simulator(tmp_path: pathlib.Path) -> None:
     api.execute(experiment(None), out=tmp_path / "run")
     assert "attack" not in (tmp_path / "run/config.toml").read_text()
     assert "attackers" not in json.loads((tmp_path / "run/setting.json").read_text())
@@ -230,7 +230,7 @@ def test_no_attack_leaves_no_trace_and_costs_nothing(tmp_path: pathlib.Path) -> 
     assert AttackSimulator.of(assembly.environment.attack, assembly.runtime, assembly.attackers) is None
 
 
-def test_networks_know_poisoned_data_alone() -> None:
+def test_gossip_supports_only_data_poisoning() -> None:
     network: dict[str, Any] = {
         "algorithm": {"name": "afga", "topology": "ring"},
         "scheduler": {"name": "rounds", "concurrency": 6},
@@ -238,7 +238,7 @@ def test_networks_know_poisoned_data_alone() -> None:
     }
     poisoned, free = (config.parse(table(name) | network) for name in ("label-flip", None))
     assert not torch.equal(api.execute(poisoned).x, api.execute(free).x)
-    with pytest.raises(ConfigError, match=r"environment\.attack: .*talk to each other"):
+    with pytest.raises(ConfigError, match=r"environment\.attack: .*communicate with each other"):
         config.parse(table("sign-flip") | network).assemble()
 
 
@@ -254,11 +254,11 @@ def test_mistakes_name_the_key() -> None:
         assert caught.value.key == key
 
 
-def test_a_deployment_refuses_it() -> None:
+def test_a_deployment_rejects_attacks() -> None:
     pytest.importorskip("flwr", reason="needs the extra 'flower'")
     from offbeat.flower.server import assemble
 
-    with pytest.raises(ConfigError, match=r"environment\.attack: attacks are for simulations"):
+    with pytest.raises(ConfigError, match=r"environment\.attack: attacks can only be simulated"):
         assemble(experiment("label-flip"), None)
 
 
@@ -274,9 +274,9 @@ def test_runs_from_python() -> None:
     assert result.summary["attackers"] == 3
 
 
-def test_an_attack_of_one_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_a_custom_attack(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     seen = Seen(monkeypatch)
-    described = experiment("tests.runs.own_things:FreeRider", environment={"attack": {"factor": 0.5}})
+    described = experiment("tests.support.custom_objects:FreeRider", environment={"attack": {"factor": 0.5}})
     api.execute(described, out=tmp_path / "run")
     last, attackers = torch.zeros_like(seen.arrived[0][1].delta), described.assemble().attackers
     for job, update in seen.arrived:

@@ -1,12 +1,12 @@
-"""Large populations: what an idle client costs, and that the page about it says what was measured."""
+"""Large populations: the cost of an idle client, and the page with the measurements."""
 
 from __future__ import annotations
 
 import json
-import pathlib
 
 import pytest
 from benchmarks import scale
+from tests.support.processes import resident_bytes
 
 import offbeat as ob
 from offbeat.data import Sampled, Synthetic
@@ -15,34 +15,24 @@ from offbeat.runs.data import Data
 from offbeat.runs.experiment import Experiment
 from offbeat_bench.engine import simulation
 
-CLIENT_RULES = 200_000
+MANY = 200_000
 FEW = 1_000
 BYTES = 200  # an idle client, at most
 
 
-def resident() -> int:
-    """Bytes of this process that are in RAM."""
-    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-reads_proc = pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="reads /proc")
-
-
-@reads_proc
-def test_an_idle_client_costs_next_to_nothing_in_the_engine() -> None:
+def test_an_idle_client_costs_little_memory_in_the_loop() -> None:
     grown = []
-    for clients in (FEW, CLIENT_RULES):
-        before = resident()
+    for clients in (FEW, MANY):
+        before = resident_bytes()
         loop = simulation("fedbuff", clients, concurrency=100, buffer=10, dim=100)
         for _ in range(10_000):
             loop.turn()
-        grown.append(resident() - before)
-    assert grown[1] - grown[0] < BYTES * CLIENT_RULES / 4, "columns of 12 bytes, and what a heap grows by"
+        grown.append(resident_bytes() - before)
+    assert grown[1] - grown[0] < BYTES * MANY / 4, "columns of 12 bytes, and what a heap grows by"
 
 
-@reads_proc
 def test_an_experiment_stores_nothing_for_clients_that_were_never_drawn() -> None:
-    """Data and world of a million clients are ready in less than a byte each; the pool has a test of its own."""
+    """Data and environment of a million clients take less than a byte each; the pool has its own test."""
 
     def experiment(clients: int) -> Experiment:
         return Experiment(
@@ -52,13 +42,13 @@ def test_an_experiment_stores_nothing_for_clients_that_were_never_drawn() -> Non
         )  # fmt: skip
 
     experiment(FEW).assemble()
-    before = resident()
+    before = resident_bytes()
     assembly = experiment(1_000_000).assemble()
     assert assembly.context.data.clients == 1_000_000
-    assert resident() - before < 1_000_000
+    assert resident_bytes() - before < 1_000_000
 
 
-def test_the_page_is_made_of_the_figures() -> None:
+def test_the_page_is_generated_from_the_figures() -> None:
     found = json.loads(scale.RESULTS.read_text(encoding="utf-8"))
     now = scale.PAGE.read_text(encoding="utf-8")
     assert now == scale.page(found, now), "run: python -m benchmarks.scale --page"

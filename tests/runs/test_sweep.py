@@ -1,4 +1,4 @@
-"""Sweeps: planned whole, run piece by piece."""
+"""Sweeps are planned as a whole and run piece by piece."""
 
 from __future__ import annotations
 
@@ -69,12 +69,14 @@ def test_axes_are_combined() -> None:
         ({"variants": [{"label": "x", "rundes": 3}]}, [], "rundes: unknown key"),
     ],
 )
-def test_a_mistake_anywhere_shows_before_the_first_run(change: dict[str, Any], grid: list[str], expected: str) -> None:
+def test_a_mistake_in_any_run_is_reported_before_the_first_one(
+    change: dict[str, Any], grid: list[str], expected: str
+) -> None:
     with pytest.raises(ob.ConfigError, match=expected):
         Sweep.plan(BASE | change, grid, [])
 
 
-def test_a_second_start_only_does_what_is_missing(tmp_path: pathlib.Path) -> None:
+def test_a_restarted_sweep_runs_only_what_is_missing(tmp_path: pathlib.Path) -> None:
     plan = Sweep.plan(BASE, ["algorithm.name=fedbuff,ca2fl"], [0, 1])
     first = run(plan, tmp_path)
     assert len(first) == 4
@@ -88,7 +90,7 @@ def test_a_second_start_only_does_what_is_missing(tmp_path: pathlib.Path) -> Non
 
 def test_another_experiment_in_the_same_folder_is_refused(tmp_path: pathlib.Path) -> None:
     run(Sweep.plan(BASE, [], [0]), tmp_path)
-    with pytest.raises(ob.RunFolderError, match="holds another experiment"):
+    with pytest.raises(ob.RunFolderError, match="contains another experiment"):
         run(Sweep.plan(BASE | {"rounds": 4}, [], [0]), tmp_path)
 
 

@@ -11,7 +11,8 @@ from offbeat.algorithms.workload import Workload
 from offbeat.environment import Bernoulli, Constant, Environment, HalfNormal
 from offbeat.errors import ConfigError
 from offbeat.messages import Job
-from offbeat.scheduling.schedulers import (
+from offbeat.random import key
+from offbeat.scheduling import (
     Anarchic,
     Available,
     Buffered,
@@ -27,7 +28,7 @@ from offbeat.simulation.transport import SimulatedTransport
 
 
 class Script(Environment):
-    """A world in which client i takes seconds[i], or never comes back."""
+    """An environment in which client i takes seconds[i], or never returns."""
 
     seconds: list[float | None]
 
@@ -70,7 +71,7 @@ def test_rounds_wait_for_the_slowest() -> None:
     assert times == [7.0, 14.0, 21.0]
 
 
-def test_rounds_do_not_wait_for_who_is_given_up() -> None:
+def test_rounds_do_not_wait_for_lost_clients() -> None:
     loop = start(Rounds(concurrency=3), scripted(1.0, 2.0, None), 3)
     outcomes = [loop.turn() for _ in range(3)]
     assert [o.stepped for o in outcomes] == [False, False, True]
@@ -78,7 +79,7 @@ def test_rounds_do_not_wait_for_who_is_given_up() -> None:
     assert loop.transport.now == 100.0
 
 
-def test_a_round_with_nobody_left_keeps_x_and_goes_on() -> None:
+def test_a_round_in_which_all_clients_are_lost_keeps_x_and_ends() -> None:
     loop = start(Rounds(concurrency=2), scripted(None, None), 2)
     loop.turn()
     assert loop.turn().stepped
@@ -110,7 +111,7 @@ def test_buffered_refills_only_after_a_step() -> None:
     assert busy == [3, 4, 3, 4, 3, 4]
 
 
-def test_keep_busy_refills_at_once() -> None:
+def test_continuous_refills_at_once() -> None:
     loop = start(Continuous(concurrency=4, buffer=2), scripted(*[1.0] * 8), 8)
     for n in range(1, 9):
         outcome = loop.turn()
@@ -118,14 +119,51 @@ def test_keep_busy_refills_at_once() -> None:
         assert outcome.stepped == (n % 2 == 0)
 
 
-def test_per_arrival_steps_every_time() -> None:
+def test_per_arrival_steps_at_every_arrival() -> None:
     loop = start(PerArrival(concurrency=3), scripted(*[1.0] * 5), 5)
     assert all(loop.turn().stepped for _ in range(10))
 
 
+def test_periodic_steps_by_the_clock_and_refills_only_then() -> None:
+    """All clients take 1.5 s, and the server steps every 2 s."""
+    loop = start(Periodic(concurrency=2, period=2.0), scripted(*[1.5] * 4), 4)
+    steps, busy = [], []
+    while loop.algorithm.version < 5:
+        outcome = loop.turn()
+        busy.append((outcome.now, loop.pool.busy))
+        if outcome.stepped:
+            steps.append(outcome.now)
+    assert steps == [2.0, 4.0, 6.0, 8.0, 10.0]
+    assert busy[:6] == [(1.5, 1), (1.5, 0), (2.0, 2), (3.5, 1), (3.5, 0), (4.0, 2)]
+
+
+def test_a_period_without_arrivals_makes_a_version_and_sends_nothing() -> None:
+    loop = start(Periodic(concurrency=2, period=2.0), scripted(5.0, 5.0, 5.0), 3)
+    outcomes = [loop.turn() for _ in range(5)]
+    assert [(outcome.now, outcome.stepped) for outcome in outcomes] == [
+        (2.0, True), (4.0, True), (5.0, False), (5.0, False), (6.0, True),
+    ]  # fmt: skip
+    assert loop.jobs == 4
+
+
+def test_available_sends_jobs_to_every_available_client() -> None:
+    loop = start(Available(), scripted(1.0, 2.0, 3.0), 3)
+    assert loop.pool.busy == 3
+    assert [loop.turn().stepped for _ in range(6)] == [False, False, True] * 2
+    assert loop.transport.now == 6.0
+
+
+def test_an_anarchic_worker_idles_as_long_as_configured() -> None:
+    scheduler = Anarchic(idle=30.0, probabilities=(1.0, 3.0))
+    scheduler.start(2)
+    means = [sum(scheduler.gap(client, key(client, n)) for n in range(4000)) / 4000 for client in range(2)]
+    assert means[0] == pytest.approx(60.0, rel=0.1), "half the arrivals that an equal share would bring"
+    assert means[1] == pytest.approx(20.0, rel=0.1)
+
+
 @pytest.mark.parametrize("scheduler", [Buffered(concurrency=2, buffer=2), Continuous(concurrency=2, buffer=2)])
 def test_a_lost_client_is_replaced_so_that_the_buffer_fills(scheduler: Scheduler) -> None:
-    """M = M_c with one lost: without the replacement the server would wait for ever."""
+    """M = M_c with one lost: without the replacement the server would wait forever."""
     loop = start(scheduler, scripted(1.0, None, 1.0, 1.0), 4)
     for _ in range(50):
         loop.turn()
@@ -136,7 +174,7 @@ PLANNED = [Buffered(concurrency=5, buffer=3), Continuous(concurrency=5, buffer=3
 
 
 @pytest.mark.parametrize("scheduler", [*PLANNED, Rounds(concurrency=4), Anarchic(buffer=3)], ids=repr)
-def test_steps_are_made_with_as_many_updates_as_is_said(scheduler: Scheduler) -> None:
+def test_steps_use_the_stated_number_of_updates(scheduler: Scheduler) -> None:
     """A private sum is divided by this number."""
     loop = start(scheduler, Environment(delay=HalfNormal(), loss=0.0), 6)
     counts, since = [], 0
@@ -151,7 +189,7 @@ def test_steps_are_made_with_as_many_updates_as_is_said(scheduler: Scheduler) ->
     assert Available().updates is None
 
 
-def test_who_is_asleep_is_not_asked_and_the_server_looks_again() -> None:
+def test_unavailable_clients_get_no_jobs_and_the_server_looks_again() -> None:
     environment = Environment(delay=Constant(value=0.25), availability=Bernoulli(probability=0.2, slot=1.0))
     loop = start(PerArrival(concurrency=3), environment, 4)
     seen = 0
@@ -164,7 +202,7 @@ def test_who_is_asleep_is_not_asked_and_the_server_looks_again() -> None:
 
 
 def test_more_updates_than_clients_is_refused() -> None:
-    with pytest.raises(ConfigError, match="buffer: 11 updates a step can never come from concurrency = 10"):
+    with pytest.raises(ConfigError, match="buffer: 11 updates per step cannot come from concurrency = 10"):
         Buffered(concurrency=10, buffer=11)
 
 
@@ -173,7 +211,7 @@ def test_more_updates_than_clients_is_refused() -> None:
 )
 def test_staleness_of_the_ca2fl_experiments(concurrency: int, buffer: int, largest: int) -> None:
     """Wang et al., tables 4: N = 100, 500 rounds; the largest delay printed there, and by Little's law a mean of
-    about M_c/M − 1.  Another seed moves the largest one by one."""
+    about M_c/M − 1. Another seed changes the largest by one."""
     loop = start(Buffered(concurrency=concurrency, buffer=buffer), Environment(delay=HalfNormal()), 100)
     taus = []
     while loop.algorithm.version < 500:

@@ -1,19 +1,17 @@
-"""The pool's columns against plain lists, and what they cost for clients that nobody has drawn."""
+"""The pool's columns compared with plain lists, and their cost for clients that were never drawn."""
 
 from __future__ import annotations
 
-import pathlib
-
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.processes import resident_bytes
 
 from offbeat.server.pool import MIN_MISSES, MISS_SHARE, Pool
 
 
 class Lists:
-    """The same with the numbers themselves, one for each client, as simply as it can be said."""
+    """A plain reference implementation of the pool."""
 
     def __init__(self, clients: int) -> None:
         self.order, self.trips, self.idle = list(range(clients)), [0] * clients, clients
@@ -32,7 +30,7 @@ class Lists:
 
 
 def told(pool: Pool) -> tuple[list[int], list[int], int]:
-    """What the columns mean."""
+    """Return the idle clients in order, the trips of all clients and the number of idle ones."""
     order = [difference + place for place, difference in enumerate(pool.order[: pool.idle])]
     assert [pool.place[client] + client for client in order] == list(range(pool.idle))
     assert [client for client in range(len(pool)) if pool.idles(client)] == sorted(order)
@@ -41,7 +39,7 @@ def told(pool: Pool) -> tuple[list[int], list[int], int]:
 
 @settings(max_examples=30, deadline=None)
 @given(clients=st.integers(1, 20), counts=st.lists(st.integers(0, 4), max_size=30), data=st.data())
-def test_columns_are_lists(clients: int, counts: list[int], data: st.DataObject) -> None:
+def test_the_pool_behaves_like_plain_lists(clients: int, counts: list[int], data: st.DataObject) -> None:
     pool, lists = Pool(clients, seed=1), Lists(clients)
     for count in counts:
         for client in pool.draw(count, None):
@@ -59,8 +57,8 @@ def test_columns_are_lists(clients: int, counts: list[int], data: st.DataObject)
         pool._numbers = []
 
 
-def test_few_that_are_awake_are_found_among_many() -> None:
-    """By picking for a while, however many sleep; by looking through all only where next to nobody is awake."""
+def test_few_available_clients_are_found_among_many() -> None:
+    """Random picks suffice as a rule; the pool scans all clients only where almost none is available."""
     clients = 100_000
     asked = 0
 
@@ -78,17 +76,11 @@ def test_few_that_are_awake_are_found_among_many() -> None:
     assert MIN_MISSES * MISS_SHARE > 2000, "with up to 2,000 clients draws are what they have always been"
 
 
-def resident() -> int:
-    """Bytes of this process that are in RAM."""
-    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_nothing_is_stored_for_clients_that_were_never_drawn() -> None:
-    before = resident()
+    before = resident_bytes()
     pool = Pool(100_000_000, seed=0)
     drawn = pool.draw(50, None)
-    assert resident() - before < 4_000_000, "a few pages for each that was drawn"
+    assert resident_bytes() - before < 4_000_000, "a few pages for each that was drawn"
     state = pool.state_dict()
     assert sum(column.nbytes for name in ("order", "trips") for column in state[name]) < 50 * 40
     assert sorted(state["trips"][0].tolist()) == sorted(drawn)

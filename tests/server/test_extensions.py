@@ -36,7 +36,7 @@ def test_three_arrivals_replace_b_and_fewer_move_it_part_of_the_way() -> None:
     torch.testing.assert_close(extension.extra()[BUFFERS], torch.tensor([5.5, 1.5]))
 
 
-def test_several_halves_are_one() -> None:
+def test_a_composite_extension_behaves_like_its_parts() -> None:
     x = torch.zeros(3)
     scaffold = Scaffold().server()
     both = CompositeExtension([scaffold, RunningStatistics(torch.ones(2))])
@@ -49,6 +49,20 @@ def test_several_halves_are_one() -> None:
     twin.load_state_dict(both.state_dict())
     assert twin.extra()["c"].tolist() == [1, 1, 1]
     torch.testing.assert_close(twin.extra()[BUFFERS], torch.tensor([2 / 3, 2 / 3]))
+
+
+def test_an_extension_never_changes_an_update() -> None:
+    extension = CompositeExtension([Scaffold().server(), RunningStatistics(torch.ones(2))])
+    extension.start(torch.zeros(3), 2)
+    received: list[tuple[Tensor, Tensor]] = []
+    for i in range(6):
+        extra = {"change": torch.full((3,), 1.0 + i), BUFFERS: torch.full((2,), 2.0 + i)}
+        delta = torch.full((3,), 3.0 + i)
+        received += [(value, value.clone()) for value in (delta, *extra.values())]
+        extension.receive(Update(i, 0, 0, delta, 1, 1, 0, extra=extra))
+        if i % 2:
+            extension.stepped()
+    assert all(torch.equal(value, before) for value, before in received)
 
 
 @pytest.mark.parametrize("client", ["sgd", "scaffold"])

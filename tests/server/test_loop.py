@@ -1,37 +1,42 @@
-"""Properties of the engine under random worlds."""
+"""Properties of the server loop under random environments."""
 
 from __future__ import annotations
 
 import copy
 import io
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import job
+from tests.support import Quadratics, job
 from tests.support.loops import CLIENTS, Bulks, build, schedulers, worlds
 
 from offbeat.algorithms import CA2FL, Algorithm, FedAvg, FedBuff
+from offbeat.algorithms.workload import Workload
 from offbeat.environment import (
+    Bernoulli,
     Constant,
     Environment,
     LogNormal,
     Speeds,
 )
-from offbeat.scheduling.schedulers import (
+from offbeat.scheduling import (
     Anarchic,
     Available,
+    Continuous,
     PerArrival,
     Rounds,
     Scheduler,
 )
 from offbeat.server.events import Arrival, Lost, Tick
+from offbeat.server.loop import Loop
 from offbeat.simulation.transport import SimulatedTransport
 
 
 @given(worlds, schedulers(), st.integers(0, 1000))
 @settings(max_examples=120, deadline=None)
-def test_nothing_is_lost_twice_or_forgotten(environment: Environment, scheduler: Scheduler, seed: int) -> None:
+def test_every_job_ends_exactly_once(environment: Environment, scheduler: Scheduler, seed: int) -> None:
     loop = build(environment, scheduler, seed)
     transport = loop.transport
     assert isinstance(transport, SimulatedTransport)
@@ -59,7 +64,7 @@ def test_nothing_is_lost_twice_or_forgotten(environment: Environment, scheduler:
 
 @given(worlds, schedulers(), st.integers(0, 1000), st.integers(1, 60))
 @settings(max_examples=60, deadline=None)
-def test_a_state_saved_between_two_turns_goes_on_identically(
+def test_a_state_saved_between_two_turns_continues_identically(
     environment: Environment, scheduler: Scheduler, seed: int, cut: int
 ) -> None:
     algorithm = CA2FL
@@ -77,6 +82,8 @@ def test_a_state_saved_between_two_turns_goes_on_identically(
     loop_state, transport_state = torch.load(file, weights_only=True)
     second.load_state_dict(loop_state)
     second.transport.load_state_dict(transport_state)  # type: ignore[attr-defined]
+    for name in ("now", "next_at", "bytes_down", "sequence"):
+        assert getattr(second.transport, name) == getattr(first.transport, name)
     for _ in range(60):
         one, other = whole.turn(), second.turn()
         assert (one.now, one.staleness, one.stepped, type(one.event)) == (
@@ -87,7 +94,7 @@ def test_a_state_saved_between_two_turns_goes_on_identically(
 
 @given(schedulers(), st.integers(0, 100), st.sampled_from([1, 3, 64]))
 @settings(max_examples=40, deadline=None)
-def test_how_many_are_trained_at_once_does_not_matter(scheduler: Scheduler, seed: int, bulk: int) -> None:
+def test_the_number_of_jobs_trained_at_once_does_not_matter(scheduler: Scheduler, seed: int, bulk: int) -> None:
     one = build(Environment(), copy.deepcopy(scheduler), seed)
     other = build(Environment(), copy.deepcopy(scheduler), seed, bulk=bulk)
     one.start()
@@ -100,10 +107,10 @@ def test_how_many_are_trained_at_once_does_not_matter(scheduler: Scheduler, seed
 
 @given(worlds, schedulers(), st.integers(0, 1000), st.sampled_from([1, 3, 64]), st.booleans())
 @settings(max_examples=120, deadline=None)
-def test_jobs_may_be_trained_elsewhere(
+def test_jobs_can_be_trained_outside_of_the_transport(
     environment: Environment, scheduler: Scheduler, seed: int, bulk: int, saved: bool
 ) -> None:
-    """wanted() and deliver() from outside give the run, and the bulks, of a transport that trains by itself."""
+    """wanted() and deliver() from outside give the run and the bulks of a transport that trains itself."""
     own, idle, outside = Bulks(bulk), Bulks(bulk), Bulks(bulk)
     one, other = (build(environment, copy.deepcopy(scheduler), seed, trainer=trainer) for trainer in (own, idle))
     transport = other.transport
@@ -126,8 +133,8 @@ def test_jobs_may_be_trained_elsewhere(
     assert not idle.bulks, "nothing is left to train"
 
 
-def test_only_what_the_next_event_needs_is_wanted() -> None:
-    """Three clients of different speed, and a moment that was asked for before any of them is back."""
+def test_only_jobs_that_the_next_event_needs_are_wanted() -> None:
+    """Three clients of different speed, and a requested tick before any of them returns."""
     environment = Environment(delay=Speeds(seconds_per_step=(0.5, 3.0, 2.0), jitter=0.0))
     trainer = Bulks(bulk=2)
     transport = SimulatedTransport(environment, trainer, seed=0)
@@ -145,20 +152,23 @@ def test_only_what_the_next_event_needs_is_wanted() -> None:
     assert trainer.bulks == [[1, 3], [2]], "what nobody has delivered is trained by the transport's own trainer"
 
 
-def test_the_same_client_has_the_same_luck_under_every_algorithm() -> None:
-    """Common random numbers: the n-th trip of a client takes the same time whatever the server does."""
+def test_the_nth_job_of_a_client_is_the_same_under_every_algorithm() -> None:
+    """Common random numbers: its seed, from which its batches follow, its loss and its delay do not depend on the
+    server."""
 
-    def trips(scheduler: Scheduler, algorithm: Algorithm) -> dict[tuple[int, int], float]:
-        loop = build(Environment(delay=LogNormal()), scheduler, 5, algorithm)
+    def trips(scheduler: Scheduler, algorithm: Algorithm) -> dict[tuple[int, int], tuple[int, str, float]]:
+        loop = build(Environment(delay=LogNormal(), loss=0.2, trip_timeout=9.0), scheduler, 5, algorithm)
         loop.start()
-        seen: dict[tuple[int, int], float] = {}
+        seen: dict[tuple[int, int], tuple[int, str, float]] = {}
         count = [0] * CLIENTS
         for _ in range(200):
             outcome = loop.turn()
-            if isinstance(outcome.event, Arrival):
+            if isinstance(outcome.event, (Arrival, Lost)):
                 client = outcome.event.job.client
-                seen[client, count[client]] = round(outcome.now - outcome.event.sent, 9)
+                seconds = round(outcome.now - outcome.event.sent, 9)
+                seen[client, count[client]] = outcome.event.job.seed, type(outcome.event).__name__, seconds
                 count[client] += 1
+        assert {how for _, how, _ in seen.values()} == {"Arrival", "Lost"}
         return seen
 
     one, other = trips(Rounds(concurrency=4), FedAvg()), trips(PerArrival(concurrency=7), FedBuff())
@@ -177,3 +187,34 @@ def test_drawing_is_uniform() -> None:
         counts[event.job.client] += 1
     # 12,000 draws, 1,000 expected each; six standard deviations of a binomial are about 182.
     assert all(abs(count - 1000) < 182 for count in counts)
+
+
+def test_few_available_of_many_clients_are_found_with_few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 clients, one in twenty available, 1,000 places: the server scans a slot once, not once per open place."""
+    clients, queries = 10_000, 0
+    span = Bernoulli.span
+
+    def counted(self: Bernoulli, client: int, client_key: int, now: float) -> tuple[bool, float]:
+        nonlocal queries
+        queries += 1
+        return span(self, client, client_key, now)
+
+    monkeypatch.setattr(Bernoulli, "span", counted)
+    environment = Environment(delay=Constant(value=0.1), availability=Bernoulli(probability=0.05, slot=1.0))
+    algorithm = FedBuff()
+    algorithm.start(torch.zeros(2), clients)
+    trainer = Quadratics(torch.ones((clients, 2)), lr=0.1, steps=1)
+    loop = Loop(
+        algorithm=algorithm,
+        scheduler=Continuous(concurrency=1000, buffer=10),
+        environment=environment,
+        transport=SimulatedTransport(environment, trainer, 0),
+        clients=clients,
+        workload=lambda _: Workload(1),
+        seed=0,
+    )
+    loop.start()
+    for _ in range(2000):
+        loop.turn()
+    assert loop.transport.now < 1.0, "all turns are in the first slot"
+    assert clients < queries < 3 * clients

@@ -1,4 +1,4 @@
-"""What the engine does is pinned: whoever makes it faster must not change who is drawn, when what arrives, or x."""
+"""Pinned trajectories: optimizations must not change which clients are drawn, when updates arrive, or x."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offbeat.algorithms import CA2FL, Algorithm, FedAsync, FedAvg, FedBuff
 from offbeat.algorithms.workload import Workload
 from offbeat.environment import Bernoulli, Constant, Environment, Exponential, LogNormal, Speeds, UniformSteps
 from offbeat.random import stream
-from offbeat.scheduling.schedulers import Anarchic, Buffered, Continuous, PerArrival, Periodic, Rounds, Scheduler
+from offbeat.scheduling import Anarchic, Buffered, Continuous, PerArrival, Periodic, Rounds, Scheduler
 from offbeat.server.events import Tick
 from offbeat.server.loop import Loop
 from offbeat.simulation.transport import SimulatedTransport
@@ -21,7 +21,7 @@ CLIENTS = 40
 
 
 def trajectory(algorithm: Algorithm, scheduler: Scheduler, environment: Environment, turns: int = 2000) -> str:
-    """A digest of all events, to a microsecond, and of x, as far as processors agree on it."""
+    """Return a digest of all events, to a microsecond, and of x, as far as processors agree on it."""
     centres = torch.from_numpy(stream("centres").standard_normal((CLIENTS, 6), dtype="float32"))
     transport = SimulatedTransport(environment, Quadratics(centres, lr=0.125, steps=1), seed=3)
     loop = Loop(
@@ -80,7 +80,7 @@ def trajectory(algorithm: Algorithm, scheduler: Scheduler, environment: Environm
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, (Algorithm, Scheduler)) else "",
 )
-def test_a_trajectory_is_what_it_was(
+def test_trajectories_are_unchanged(
     algorithm: Algorithm, scheduler: Scheduler, environment: Environment, expected: str
 ) -> None:
     assert trajectory(algorithm, scheduler, environment) == expected

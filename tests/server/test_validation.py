@@ -1,4 +1,4 @@
-"""What is let in, and that what is not changes nothing: x, memories and who is busy are as if it had been lost."""
+"""Validation of updates: a rejected update leaves x, caches and clients as if it had been lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.loops import build, schedulers, worlds
 from offbeat.algorithms import CA2FL, MIFA, Algorithm, FedBuff
 from offbeat.environment import Constant, Environment
 from offbeat.messages import Update
-from offbeat.scheduling.schedulers import Buffered
+from offbeat.scheduling import Buffered
 from offbeat.server.events import Arrival, Event, Lost
 from offbeat.server.loop import Loop
 from offbeat.server.validation import REASONS, Reason, UpdateValidator
@@ -53,12 +53,12 @@ BAD: list[tuple[Update, Reason]] = [
 
 
 @pytest.mark.parametrize(("bad", "reason"), BAD)
-def test_what_makes_no_sense(bad: Update, reason: Reason) -> None:
+def test_invalid_updates(bad: Update, reason: Reason) -> None:
     assert UpdateValidator().examine(JOB, GOOD, 0, JOB.x, {}, True) is GOOD
     assert UpdateValidator().examine(JOB, bad, 0, JOB.x, {}, True) == reason
 
 
-def test_what_has_to_come_beside() -> None:
+def test_auxiliary_vectors() -> None:
     sizes = {"c": 4, "buffers": 2}
     both = {"c": torch.ones(4), "buffers": torch.ones(2)}
     assert UpdateValidator().examine(JOB, changed(extra=both), 0, JOB.x, sizes, True).extra is both  # type: ignore[union-attr]
@@ -68,20 +68,28 @@ def test_what_has_to_come_beside() -> None:
         both | {"d": both["c"]},
         both | {"buffers": torch.ones(3)},
         both | {"c": torch.ones(2, 2)},
+        both | {"c": torch.ones(4, dtype=torch.float64)},
+        both | {"c": [1.0] * 4},
     ):
         assert UpdateValidator().examine(JOB, changed(extra=wrong), 0, JOB.x, sizes, True) == "wrong-extra"
     odd = both | {"buffers": torch.tensor([1.0, torch.nan])}
     assert UpdateValidator().examine(JOB, changed(extra=odd), 0, JOB.x, sizes, True) == "not-finite"
 
 
-def test_a_number_of_steps_that_was_not_asked_for_is_free() -> None:
-    """A Flower app does as many as it likes."""
+def test_the_numbers_of_trusted_updates_are_not_examined() -> None:
+    """An executor of the simulation has checked them already, and a second pass over Δ would cost time."""
+    diverged = changed(delta=torch.tensor([1.0, torch.nan, 0, 0]))
+    assert UpdateValidator().examine(JOB, diverged, 0, JOB.x, {}, False) is diverged
+
+
+def test_a_job_without_a_number_of_steps_accepts_any_number() -> None:
+    """A Flower app chooses the number itself."""
     free = dataclasses.replace(JOB, steps=0)
     assert UpdateValidator().examine(free, changed(steps=1000), 0, JOB.x, {}, True).steps == 1000  # type: ignore[union-attr]
     assert UpdateValidator().examine(free, changed(steps=10**12), 0, JOB.x, {}, True) == "invalid-counts"
 
 
-def test_long_updates() -> None:
+def test_updates_beyond_the_maximal_norm() -> None:
     assert UpdateValidator(max_norm=2.0).examine(JOB, GOOD, 0, JOB.x, {}, True) is GOOD
     assert UpdateValidator(max_norm=1.9).examine(JOB, GOOD, 0, JOB.x, {}, True) == "norm-exceeded"
     short = UpdateValidator(max_norm=1.0, beyond_norm="clip").examine(JOB, GOOD, 0, JOB.x, {}, True)
@@ -96,10 +104,11 @@ def test_stale_updates() -> None:
     less = UpdateValidator(max_staleness=3, beyond_staleness="shrink").examine(JOB, GOOD, 7, JOB.x, {}, True)
     assert isinstance(less, Update)
     torch.testing.assert_close(less.delta, torch.full((4,), 0.5))
+    assert torch.equal(GOOD.delta, torch.ones(4)), "an update's tensors are never changed"
 
 
 class Meddler:
-    """A transport in whose way somebody stands."""
+    """A transport whose events are tampered with."""
 
     untrusted = True
 
@@ -118,7 +127,7 @@ class Meddler:
 
 
 def ran(loop: Loop, meddle: Callable[[Arrival], list[Event]], turns: int = 150) -> tuple[Loop, dict[str, int]]:
-    """So many turns that are not refused as unasked."""
+    """Run the given number of turns, not counting unsolicited updates, and return the loop and the rejections."""
     loop.transport = Meddler(loop.transport, meddle)
     loop.start()
     refused: dict[str, int] = {}
@@ -145,7 +154,9 @@ algorithms: st.SearchStrategy[Callable[[], Algorithm]] = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(worlds, schedulers(), algorithms, st.integers(0, 99), st.sampled_from(range(len(BAD))))
-def test_a_bad_update_is_a_lost_one(environment: Any, scheduler: Any, rule: Any, seed: int, kind: int) -> None:
+def test_a_rejected_update_has_the_effect_of_a_lost_one(
+    environment: Any, scheduler: Any, rule: Any, seed: int, kind: int
+) -> None:
     if type(scheduler).__name__.lower() not in {name.replace("-", "") for name in rule().schedulers}:
         return
     broken, reason = BAD[kind]
@@ -178,8 +189,8 @@ def test_a_bad_update_is_a_lost_one(environment: Any, scheduler: Any, rule: Any,
 
 @settings(max_examples=60, deadline=None)
 @given(worlds, schedulers(), st.integers(0, 99))
-def test_what_comes_twice_counts_once(environment: Any, scheduler: Any, seed: int) -> None:
-    """Again at once, again later, and for jobs that were never sent."""
+def test_duplicate_and_unknown_updates_are_unsolicited(environment: Any, scheduler: Any, seed: int) -> None:
+    """Updates that arrive again at once, again later, and for jobs that were never sent."""
     late: list[Arrival] = []
 
     def twice(event: Arrival) -> list[Event]:
@@ -193,7 +204,7 @@ def test_what_comes_twice_counts_once(environment: Any, scheduler: Any, seed: in
     same(one, other)
 
 
-def test_what_cannot_be_read_is_told_from_what_is_lost() -> None:
+def test_unreadable_updates_are_distinguished_from_lost_ones() -> None:
     def meddle(event: Arrival) -> list[Event]:
         return [event] if event.job.id % 2 else [Lost(event.job, event.sent, "no payload", unreadable=True)]
 

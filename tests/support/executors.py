@@ -22,7 +22,7 @@ SHAPE = (1, 8, 8)
 
 
 def federated(sizes: tuple[int, ...] = (1, 3, 10, 17, 40, 64), classes: int = 4) -> PartitionedDataset:
-    """Clients of very unequal size: short last batches, unequal numbers of steps, one with a single example."""
+    """Return clients of very unequal size: short last batches, unequal numbers of steps, one with a single example."""
     rng = np.random.default_rng(0)
     n = sum(sizes)
     x, y = rng.standard_normal((n, *SHAPE), dtype=np.float32), rng.integers(classes, size=n)
@@ -41,7 +41,7 @@ def built(model: Model) -> nn.Module:
 
 
 def jobs(w: ClientRuntime, models: int = 2) -> list[Job]:
-    """One for each client, from different versions."""
+    """Return one job per client, from different versions."""
     x = w.context.layout.read(w.context.module)
     noise = [torch.randn(x.shape, generator=torch.Generator().manual_seed(v)) for v in range(models)]
     versions = [x + 0.01 * values.to(x) for values in noise]

@@ -1,4 +1,4 @@
-"""A deployment's server on a grid without a network."""
+"""The server of a deployment on a grid without a network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import pathlib
 from typing import Any
 
-from tests.deploy.double import Double
+from tests.deploy.fake_grid import FakeGrid
 
 from offbeat.flower import app, server
 from offbeat.runs.experiment import Experiment
@@ -27,15 +27,18 @@ batch_size = 32
 
 
 def toml(more: str) -> str:
+    """Return the TOML of an experiment with four clients."""
     return BASE + more
 
 
-def grid(text: str, n: int = 4, **more: Any) -> Double:
-    return Double(app.client, [{"partition-id": i} for i in range(n)], {"experiment": json.dumps(text)}, **more)
+def grid(text: str, n: int = 4, **options: Any) -> FakeGrid:
+    """Return a grid of n nodes that run offbeat's client app for an experiment."""
+    return FakeGrid(app.client, [{"partition-id": i} for i in range(n)], {"experiment": json.dumps(text)}, **options)
 
 
-def serve(experiment: Experiment, double: Double, out: pathlib.Path, **more: Any) -> Result:
+def serve(experiment: Experiment, grid: FakeGrid, out: pathlib.Path, **options: Any) -> Result:
+    """Run an experiment with the nodes of a grid and close the grid."""
     try:
-        return server.serve(experiment, double, out, **more)
+        return server.serve(experiment, grid, out, **options)
     finally:
-        double.close()
+        grid.close()

@@ -23,7 +23,7 @@ from offbeat.environment import (
     Uniform,
 )
 from offbeat.messages import Job, Update
-from offbeat.scheduling.schedulers import (
+from offbeat.scheduling import (
     Anarchic,
     Available,
     Buffered,
@@ -114,7 +114,7 @@ def build(
 
 
 class Bulks(Quadratics):
-    """Remembers what was trained together."""
+    """Records which jobs were trained together."""
 
     def __init__(self, bulk: int) -> None:
         super().__init__(torch.randn((CLIENTS, 3), generator=torch.Generator().manual_seed(1)), lr=0.1, steps=2)

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SECONDS = 120  # for a page, at most
+SECONDS = 600  # for a page, at most: ends what would hang, however busy the machine is
 SHOWN = ("text", "diff", "nginx")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 SHELL = re.compile(r"[|;<>&$]|^(?:if|for) ", flags=re.M)
@@ -64,7 +64,7 @@ class Block:
 
 
 def blocks(page: pathlib.Path) -> Iterator[Block]:
-    """The fenced blocks of a page, with the marks that stand in comments directly before them."""
+    """Return the fenced blocks of a page, with the marks in the comments directly before them."""
     lines = page.read_text(encoding="utf-8").split("\n")
     marks: dict[str, str] = {}
     number = 0
@@ -84,7 +84,7 @@ def blocks(page: pathlib.Path) -> Iterator[Block]:
 
 
 def run(page: pathlib.Path) -> None:
-    """Run a page in the current folder; the first block that fails raises."""
+    """Run a page in the current folder; the first failing block raises an error."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main  # where dataclasses look for what an annotation names
     sys.path.insert(0, str(pathlib.Path.cwd()))
@@ -145,14 +145,14 @@ def _console(block: Block, names: dict[str, object]) -> None:
 
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:
-    """The commands of a console, and what they print."""
+    """Return the commands of a console block and their output."""
     for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
         command, _, expected = re.sub(r"\\\n\s*", "", part).partition("\n")
         yield command, expected
 
 
 def as_shown(block: Block, expected: str, output: str) -> bool:
-    """Whether a command has printed what the block shows."""
+    """Return whether a command printed what the block shows."""
     pattern = re.escape(_squeezed(expected)).replace("…", ".*")
     if "figures may differ" in block.marks:
         pattern = NUMBER.sub(lambda _: NUMBER.pattern, pattern.replace(r"\.", "."))
@@ -160,12 +160,12 @@ def as_shown(block: Block, expected: str, output: str) -> bool:
 
 
 def _squeezed(text: str) -> str:
-    """Without what a terminal's width changes, and without the lines in which a slow machine is told how far it is."""
+    """Remove what depends on the terminal's width, and progress lines, which appear on a slow machine."""
     return re.sub(r"[\s─]+", " ", re.sub(r"^.*: round \d.* virtual .*$", "", text, flags=re.M)).strip()
 
 
 def _command(words: list[str]) -> tuple[int, str]:
-    """A command of offbeat in this process, which has imported torch already; others as they are."""
+    """Run an offbeat command in this process, which has imported torch already; run others as they are."""
     from click.testing import CliRunner
 
     from offbeat.cli import main
@@ -184,7 +184,7 @@ def _command(words: list[str]) -> tuple[int, str]:
 
 
 def _pip(words: list[str]) -> tuple[int, str]:
-    """Nothing is installed: that the extra is one of offbeat's is looked at."""
+    """Check that an installed extra is one of offbeat's; install nothing."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     wanted = re.fullmatch(r"(?:offbeat|\.)(?:\[(\w+)\])?", words[-1])
     known = wanted is not None and (wanted[1] is None or wanted[1] in extras)
@@ -219,7 +219,7 @@ RUN = {"python": _python, "pycon": _pycon, "toml": _toml, "bash": _bash, "consol
 
 
 def serve() -> None:
-    """For every line [page or program, folder, log] of the input: run it in a child, and say its exit status."""
+    """Run every line [page or program, folder, log] of the input in a child and print its exit status."""
     import offbeat.cli
     import offbeat.runs.sweep  # noqa: F401 — torch and nearly everything else
 

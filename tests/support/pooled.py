@@ -38,7 +38,7 @@ def federated(seed: int = 0) -> PartitionedDataset:
 
 
 class Small(nn.Module):
-    """A little of everything: a convolution, dropout, a buffer, a frozen layer."""
+    """A model with a convolution, dropout, a buffer and a frozen layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def work(
 
 
 def jobs(w: ClientRuntime, seed: int = 9) -> list[Job]:
-    """One for each client, from two versions."""
+    """Return one job per client, from two versions."""
     x = 0.1 * torch.randn(w.context.layout.dim, generator=torch.Generator().manual_seed(0))
     versions, extra = [x, x + 0.01], {"c": 0.01 * torch.ones_like(x)} if isinstance(w.context.rule, Scaffold) else {}
     return [

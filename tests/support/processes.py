@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pathlib
+import resource
 import signal
 import time
+from collections.abc import Callable
 
 from offbeat.runs.result import ProgressSnapshot, Watch
 
@@ -22,12 +24,25 @@ def interrupt_after(version: int) -> Watch:
     return watch
 
 
-def gone(pid: int) -> bool:
-    """Wait up to ten seconds for a process to end and return whether it has."""
-    deadline = time.monotonic() + 10
-    while running(pid) and time.monotonic() < deadline:
+def wait_until(condition: Callable[[], object]) -> bool:
+    """Wait until a condition holds and return whether it does.
+
+    The deadline of five minutes only ends a test that would hang; how busy the machine is does not matter.
+    """
+    deadline = time.monotonic() + 300
+    while not (holds := bool(condition())) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return not running(pid)
+    return holds
+
+
+def gone(pid: int) -> bool:
+    """Wait for a process to end and return whether it has."""
+    return wait_until(lambda: not running(pid))
+
+
+def resident_bytes() -> int:
+    """Return the bytes of this process that are in RAM now."""
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def running(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Fixtures of the report and the live page: runs of several kinds, beside them folders that are not whole."""
+"""Fixtures of the report and the live page: runs of several kinds and incomplete folders."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def experiment(kind: str, **more: object) -> config.Table:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder of whole runs; tests that change something copy it first."""
+    """Return a folder of complete runs; tests that change something copy it first."""
     root = tmp_path_factory.mktemp("runs")
     sweep = []
     for kind in ("fedbuff", "ca2fl"):
@@ -68,7 +68,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def with_epsilon(runs: pathlib.Path, place: pathlib.Path) -> pathlib.Path:
-    """A run with private noise, as it would be: the accountant need not be there."""
+    """Return a run with recorded ε; the accountant need not be installed."""
     shutil.copytree(runs / "lossy", place)
     lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     told = [json.dumps(line | {"epsilon": 0.5 * number}) + "\n" for number, line in enumerate(lines)]
@@ -78,7 +78,7 @@ def with_epsilon(runs: pathlib.Path, place: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def mixed(runs: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """Whole runs beside broken and hostile ones."""
+    """Return a folder with complete, broken and hostile runs."""
     root = tmp_path / "mixed"
     shutil.copytree(runs, root)
     good = root / "sweep" / "ca2fl" / "seed-0"

@@ -1,4 +1,4 @@
-"""A grid of stock Flower clients, which know nothing of offbeat."""
+"""A grid of stock Flower clients that do not know offbeat."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Any
 
 from flwr.app import ConfigRecord
 from tests.deploy import stock
-from tests.deploy.double import Double
+from tests.deploy.fake_grid import FakeGrid
 
 LR = ConfigRecord({"lr": 0.05})
+BUFFER_OF_TWO: dict[str, Any] = {"concurrency": 4, "buffer": 2}
 
 
-def grid(n: int = 4, **more: object) -> Double:
+def grid(n: int = 4, **options: object) -> FakeGrid:
+    """Return a grid of n nodes with equal parts of the data."""
     nodes = [{"partition-id": i, "num-partitions": n} for i in range(n)]
-    return Double(stock.app, nodes, **more)  # type: ignore[arg-type]
-
-
-TWO: dict[str, Any] = {"concurrency": 4, "buffer": 2}
+    return FakeGrid(stock.app, nodes, **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Each way of combining updates against a plain NumPy transcription, and what wrong updates can do to it."""
+"""Each aggregator against a plain NumPy transcription, and its behavior under wrong updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from offbeat.aggregation import AGGREGATORS, Aggregator, Clipped, Krum, Mean, Median, Private, TrimmedMean
-from offbeat.aggregation.robust import length, ordered
+from offbeat.aggregation.robust import norm, sort_rows
 from offbeat.errors import ConfigError
 from offbeat.vectors import BLOCK
 
@@ -24,7 +24,7 @@ Vector = NDArray[np.float64]
 def combined(
     aggregator: Aggregator, rows: Rows, scales: list[float] | None = None, updates: int | None = None
 ) -> Vector:
-    """What the real thing makes of the rows, in double precision."""
+    """Return the aggregator's result for the rows, in double precision."""
     aggregator.start(torch.zeros(rows.shape[1], dtype=torch.float64), seed=3, updates=updates or len(rows))
     for client, row in enumerate(rows):
         aggregator.add(client, torch.from_numpy(row), scale=scales[client] if scales else 1.0)
@@ -92,7 +92,7 @@ def test_box(name: str, seed: int, m: int) -> None:
 @settings(max_examples=15, deadline=None)
 @given(seed=SEEDS, m=st.integers(7, 17))
 def test_the_order_of_arrivals_does_not_matter(name: str, seed: int, m: int) -> None:
-    """With fewer updates Krum looks at one neighbour only, and two that are each other's nearest come out alike."""
+    """With fewer updates Krum uses a single neighbor, and two updates that are each other's nearest tie."""
     rows = normal(seed, m)
     other = rows[np.random.default_rng(seed).permutation(m)]
     make, _ = BOXES[name]
@@ -110,7 +110,7 @@ def test_the_order_of_arrivals_does_not_matter(name: str, seed: int, m: int) -> 
     ],
     ids=repr,
 )
-def test_where_nothing_is_left_out_or_hidden_it_is_the_mean(same: Aggregator) -> None:
+def test_aggregators_without_trimming_or_noise_are_the_mean(same: Aggregator) -> None:
     rows = normal(5, 9)
     np.testing.assert_allclose(combined(same, rows), rows.mean(axis=0), rtol=0, atol=1e-14)
 
@@ -123,14 +123,14 @@ def test_a_median_is_a_mean_trimmed_as_far_as_it_goes() -> None:
 
 @pytest.mark.parametrize("m", range(1, 40))
 def test_the_network_sorts(m: int) -> None:
-    """By the zero-one principle random bits would do; numbers show it as well."""
+    """Random bits would suffice by the zero-one principle; numbers serve as well."""
     rows = torch.from_numpy(normal(m, m, 50))
-    assert torch.equal(torch.stack(ordered(list(rows))), rows.sort(dim=0).values)
+    assert torch.equal(torch.stack(sort_rows(list(rows))), rows.sort(dim=0).values)
 
 
 @pytest.mark.parametrize("make", [Median, TrimmedMean, Krum, Clipped], ids=lambda kind: kind.__name__)
 def test_long_vectors_go_by_blocks(make: Callable[[], Aggregator]) -> None:
-    """What is combined of a long vector's ends is what is combined of them alone."""
+    """The ends of a long vector are aggregated as they would be alone."""
     rows = normal(1, 6, 2 * BLOCK + 77)
     found = combined(make(), rows)
     box = {Median: BOXES["median"], TrimmedMean: BOXES["trimmed-mean"], Clipped: BOXES["clipped by median"]}
@@ -158,8 +158,8 @@ def test_breakdown(seed: int, f: int, extra: int, wrong: list[list[float]]) -> N
 
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, f=st.integers(1, 4), extra=st.integers(0, 4), where=st.floats(3.0, 1e30))
-def test_krum_chooses_an_honest_one(seed: int, f: int, extra: int, where: float) -> None:
-    """Also where the attackers stand together: one of them has f − 1 neighbours near and must take far ones, too."""
+def test_krum_selects_an_honest_update(seed: int, f: int, extra: int, where: float) -> None:
+    """Colluding attackers fail as well: each has only f − 1 close neighbors and must count distant ones."""
     random = np.random.default_rng(seed)
     honest = random.uniform(-0.5, 0.5, (f + 3 + extra, 5))
     rows = np.concatenate([np.full((f, 5), where), honest])
@@ -179,13 +179,13 @@ def test_a_clipped_mean_moves_by_the_bound_at_most(seed: int, f: int, wrong: lis
 
 
 def test_a_mean_breaks_down() -> None:
-    """The tests above would notice."""
+    """The tests above detect an aggregator that is not robust."""
     rows = np.concatenate([np.full((1, 5), 1e9), normal(0, 6, 5)])
     assert (combined(Mean(), rows) > 1e6).all()
 
 
-def test_close_updates_far_from_zero_are_told_apart_in_single_precision() -> None:
-    """‖u_i − u_j‖² from a Gram matrix in single precision would be nothing but rounding here."""
+def test_close_updates_far_from_zero_are_distinguished_in_single_precision() -> None:
+    """Here ‖u_i − u_j‖² from a Gram matrix in single precision would consist of rounding errors."""
     centre = torch.full((1000,), 100.0)
     offsets = [0.0, 0.01, -0.01, 0.02, 3.0]
     krum = Krum(attackers=1)
@@ -202,24 +202,24 @@ def test_close_updates_far_from_zero_are_told_apart_in_single_precision() -> Non
 @pytest.mark.parametrize(
     ("aggregator", "updates", "message"),
     [
-        (Median(), 2, "a median needs at least 3 updates a step, the scheduler makes one with 2"),
+        (Median(), 2, "a median needs at least 3 updates per step, but the scheduler steps with 2"),
         (Clipped(), 1, "a median of norms needs at least 3"),
-        (TrimmedMean(trim=2), 4, "trim = 2 at either end needs at least 5"),
-        (TrimmedMean(trim=0.3), 2, "trim = 0.3 at either end needs at least 3"),
-        (Krum(attackers=2), 6, r"Krum against 2 needs at least 7 updates a step \(2f \+ 3\)"),
+        (TrimmedMean(trim=2), 4, "trim = 2 at each end needs at least 5"),
+        (TrimmedMean(trim=0.3), 2, "trim = 0.3 at each end needs at least 3"),
+        (Krum(attackers=2), 6, r"Krum against 2 needs at least 7 updates per step \(2f \+ 3\)"),
         (Krum(attackers=0.2), 4, "Krum against 1 needs at least 5"),
         (Krum(attackers=0, select=6), 5, "select = 6 needs at least 6"),
-        (Private(), None, "divided by the same number"),
+        (Private(), None, "fixed number of updates per step"),
     ],
 )
-def test_too_few_are_refused(aggregator: Aggregator, updates: int | None, message: str) -> None:
+def test_too_few_updates_per_step_are_rejected(aggregator: Aggregator, updates: int | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         aggregator.check(updates)
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_a_step_with_few_updates_still_makes_sense(name: str) -> None:
-    """Where their number varies, there may be one."""
+    """Where the number of updates varies, a step can have a single one."""
     aggregator = AGGREGATORS[name]() if name != "private" else Private(clip=100.0, noise_multiplier=0.0)
     for m in (1, 2):
         rows = normal(m, m)
@@ -247,7 +247,7 @@ def test_bounds_of_options(make: Callable[[], Aggregator], message: str) -> None
 # Private noise --------------------------------------------------------------------------------------------------------
 
 
-def test_noise_on_the_sum_has_the_deviation_that_was_asked_for() -> None:
+def test_noise_on_the_sum_has_the_configured_deviation() -> None:
     """200,000 draws: the sample's deviation is within 1 % by five of its own deviations."""
     rows = np.zeros((4, 200_000))
     v = combined(Private(clip=0.5, noise_multiplier=3.0), rows)
@@ -256,14 +256,14 @@ def test_noise_on_the_sum_has_the_deviation_that_was_asked_for() -> None:
 
 
 def test_the_divisor_is_fixed() -> None:
-    """Two updates in a step of five count two fifths."""
+    """A step with two of five updates is still divided by five."""
     rows = normal(1, 2)
     v = combined(Private(clip=100.0, noise_multiplier=0.0), rows, updates=5)
     np.testing.assert_allclose(v, rows.sum(axis=0) / 5, rtol=1e-14)
 
 
 @pytest.mark.parametrize("by_sum", [False, True])
-def test_noise_follows_from_the_seed_and_the_step_and_if_need_be_from_the_sum(by_sum: bool) -> None:
+def test_noise_follows_from_the_seed_the_step_and_optionally_the_sum(by_sum: bool) -> None:
     def steps(seed: int, *sums: float) -> list[NDArray[np.float64]]:
         aggregator = Private(noise_multiplier=1.0)
         aggregator.by_sum = by_sum
@@ -283,8 +283,8 @@ def test_noise_follows_from_the_seed_and_the_step_and_if_need_be_from_the_sum(by
         assert np.abs(one - other).max() > 0.5
 
 
-def test_what_a_client_has_spent() -> None:
-    """n updates in one step move it n times as far: n² counts, not n."""
+def test_the_privacy_budget_a_client_spent() -> None:
+    """n updates of a client in one step move the sum n times as far, so n² counts."""
     aggregator = Private(noise_multiplier=1.0)
     aggregator.start(torch.zeros(3), updates=3)
     for step in ([0, 1, 2], [0, 0, 1], [3, 1, 1], [1, 4, 5]):
@@ -298,4 +298,4 @@ def test_what_a_client_has_spent() -> None:
 def test_lengths_of_long_vectors_are_exact_enough() -> None:
     v = torch.rand(3_000_000, generator=torch.Generator().manual_seed(0))
     exact = float(v.double().norm())
-    assert float(length(v)) == pytest.approx(exact, rel=1e-6)
+    assert float(norm(v)) == pytest.approx(exact, rel=1e-6)

@@ -1,4 +1,4 @@
-"""The gate of an experiment: from TOML to summary, log and checkpoint."""
+"""Validation of updates in a run, from TOML to summary, log and checkpoint."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def test_stale_updates_are_refused(tmp_path: pathlib.Path) -> None:
     assert result.summary["staleness_max"] == 0
 
 
-def test_a_resumed_run_has_counted_on(tmp_path: pathlib.Path) -> None:
+def test_a_resumed_run_continues_its_counts(tmp_path: pathlib.Path) -> None:
     stop = threading.Event()
 
-    def glance(seen: Any) -> None:
+    def snapshot(seen: Any) -> None:
         if seen.counters.version >= 4:
             stop.set()
 
     whole = run(tmp_path / "whole", max_norm=0.8)
     experiment = config.parse(BASE | {"validation": {"max_norm": 0.8}})
-    assert alone(api.begin(experiment, stop, out=tmp_path / "part", watch=glance)).interrupted
+    assert alone(api.begin(experiment, stop, out=tmp_path / "part", watch=snapshot)).interrupted
     again = api.resume(tmp_path / "part")
     assert again.summary["refused"] == whole.summary["refused"]
     logs = [(tmp_path / name / "updates.npy").read_bytes() for name in ("whole", "part")]

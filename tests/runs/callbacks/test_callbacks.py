@@ -1,4 +1,4 @@
-"""What a callback hears, and that nothing it does harms the run."""
+"""What callbacks receive, and that they cannot harm a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.callbacks.runs import lines, small, stopped
+from tests.support.tracked_runs import lines, small, stopped
 
 import offbeat as ob
 from offbeat.runs import api
@@ -29,7 +29,7 @@ class Mine(ob.Callback):
 
 
 class Ear(ob.Callback):
-    """Keeps all that it hears."""
+    """Records every call."""
 
     def __init__(self) -> None:
         self.runs: list[RunInfo] = []
@@ -46,7 +46,7 @@ class Ear(ob.Callback):
         self.endings.append((run.name, ending))
 
 
-def test_a_callback_hears_the_beginning_every_line_once_and_the_end(tmp_path: pathlib.Path) -> None:
+def test_a_callback_is_called_at_the_start_once_per_evaluation_and_at_the_end(tmp_path: pathlib.Path) -> None:
     ear = Ear()
     result = api.execute(small(), out=tmp_path / "run", callbacks=[ear])
     (run,) = ear.runs
@@ -57,7 +57,7 @@ def test_a_callback_hears_the_beginning_every_line_once_and_the_end(tmp_path: pa
     assert ear.endings == [("run", RunOutcome("finished", result.summary))]
 
 
-def test_through_an_interruption_every_line_is_heard_once(tmp_path: pathlib.Path) -> None:
+def test_each_evaluation_is_reported_once_across_an_interruption(tmp_path: pathlib.Path) -> None:
     ear = Ear()
     so_far = stopped(tmp_path / "run", 5, [ear]).metrics
     api.resume(tmp_path / "run", callbacks=[ear])
@@ -102,7 +102,7 @@ def test_one_callback_serves_all_runs_of_a_sweep(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize("where", ["on_run_begin", "on_evaluation", "on_run_end"])
-def test_one_that_raises_is_left_out_and_the_run_goes_on(
+def test_a_callback_that_raises_is_disabled_and_the_run_continues(
     where: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[str] = []
@@ -120,7 +120,9 @@ def test_one_that_raises_is_left_out_and_the_run_goes_on(
     with caplog.at_level(logging.WARNING, "offbeat"):
         api.execute(small(), out=tmp_path / "run", callbacks=[Clumsy(), ear])
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == f"run: callback Clumsy has failed in {where} and is told no more: ZeroDivisionError: clumsy me"
+    assert (
+        warning == f"run: callback Clumsy failed in {where} and is disabled for this run: ZeroDivisionError: clumsy me"
+    )
     assert calls.count(where) == 1
     assert (tmp_path / "run/model.safetensors").read_bytes() == (tmp_path / "plain/model.safetensors").read_bytes()
     assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "finished"
@@ -139,7 +141,7 @@ def test_a_callback_cannot_change_what_is_recorded(tmp_path: pathlib.Path) -> No
     assert ear.lines["run"] == lines(tmp_path / "run") == result.metrics
 
 
-def test_a_run_that_fails_says_so_to_its_callbacks() -> None:
+def test_callbacks_are_notified_of_a_failed_run() -> None:
     ear = Ear()
 
     def watch(glance: Any) -> None:
@@ -161,7 +163,7 @@ def test_names_of_trackers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPat
     for name, expected in {
         "tensorbord": "--track: unknown name 'tensorbord'; valid: tensorboard, mlflow, wandb. Did you mean",
         "my_ear:Other": "--track: 'my_ear' has no 'Other'",
-        "pathlib:Path": "--track: 'pathlib:Path' makes PosixPath, not an offbeat.Callback",
+        "pathlib:Path": "--track: 'pathlib:Path' returns PosixPath, not an offbeat.Callback",
     }.items():
         with pytest.raises(ob.ConfigError) as caught:
             trackers([name])
@@ -169,13 +171,13 @@ def test_names_of_trackers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_a_library_that_is_missing_is_named_with_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, TRACKERS[name].library, None)
     with pytest.raises(ob.ConfigError, match=rf"needs {name}; install it with: pip install 'offbeat\[track\]'"):
         trackers([name])
 
 
-def test_after_a_kill_what_the_run_does_again_is_heard_again(tmp_path: pathlib.Path) -> None:
+def test_evaluations_repeated_after_a_kill_are_reported_again(tmp_path: pathlib.Path) -> None:
     ear = Ear()
     stopped(tmp_path / "run", 5, [ear])
     before = len(ear.lines["run"])

@@ -1,4 +1,4 @@
-"""--track."""
+"""The option `--track`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.callbacks.readers import Reader
+from tests.support.tracker_readers import Reader
 
 from offbeat.cli import main
 from offbeat.runs import run
@@ -55,7 +55,7 @@ def offbeat(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def test_a_callback_of_ones_own_through_run_interruption_and_resume(
+def test_a_custom_callback_follows_a_run_through_interruption_and_resume(
     here: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run.Run.finished
@@ -74,13 +74,13 @@ def test_a_callback_of_ones_own_through_run_interruption_and_resume(
     monkeypatch.setattr(run.Run, "finished", whole)
     second = offbeat(*again.split()[1:], "--quiet")
     assert (second.exit_code, second.output) == (0, "")
-    expected = ["begun r 0", "line r 0", "line r 2", "ended r interrupted",
-                "begun r 2", "line r 4", "line r 6", "ended r finished"]  # fmt: skip
+    expected = ["on_run_begin r 0", "line r 0", "line r 2", "on_run_end r interrupted",
+                "on_run_begin r 2", "line r 4", "line r 6", "on_run_end r finished"]  # fmt: skip
     assert (here / "notes.txt").read_text().splitlines() == expected
     assert (here / "also.txt").read_text().splitlines() == expected
 
 
-def test_trackers_write_beside_the_run_folder_or_where_they_are_told(kind: Reader, home: pathlib.Path) -> None:
+def test_trackers_write_next_to_the_run_folder_or_to_a_given_place(kind: Reader, home: pathlib.Path) -> None:
     for folder in ("runs", "elsewhere"):
         (home / folder).mkdir()
         if (store := home / "mlflow.db").exists():
@@ -93,17 +93,17 @@ def test_trackers_write_beside_the_run_folder_or_where_they_are_told(kind: Reade
     assert list(kind.read(home / "elsewhere")) == ["q"]
 
 
-def test_in_a_sweep_they_write_into_its_folder(here: pathlib.Path) -> None:
+def test_trackers_of_a_sweep_write_into_its_folder(here: pathlib.Path) -> None:
     result = offbeat("sweep", "my.toml", "--seeds", "0,1", "--out", "s", "--track", "notes_of_mine:Notes")
     assert result.exit_code == 0, result.output
     assert "━" not in result.output, "no bar where there is no terminal"
     notes = (here / "notes.txt").read_text().splitlines()
-    assert notes.count("ended run/seed-0 finished") == notes.count("ended run/seed-1 finished") == 1
+    assert notes.count("on_run_end run/seed-0 finished") == notes.count("on_run_end run/seed-1 finished") == 1
     assert sum(note.startswith("line") for note in notes) == 8
 
 
 @pytest.mark.parametrize("command", [["run", "my.toml"], ["sweep", "my.toml"], ["deploy", "local", "my.toml"]])
-def test_a_mistake_shows_before_anything_is_written(command: list[str], here: pathlib.Path) -> None:
+def test_a_mistake_is_reported_before_anything_is_written(command: list[str], here: pathlib.Path) -> None:
     if command[0] == "deploy":
         pytest.importorskip("flwr")
     before = sorted(here.rglob("*"))
@@ -113,7 +113,7 @@ def test_a_mistake_shows_before_anything_is_written(command: list[str], here: pa
     assert sorted(path for path in here.rglob("*") if "__pycache__" not in path.parts) == before
 
 
-def test_what_is_known_of_a_run_is_in_its_folder(kind: Reader, home: pathlib.Path) -> None:
+def test_the_setting_of_a_run_is_in_its_folder(kind: Reader, home: pathlib.Path) -> None:
     assert offbeat("run", "my.toml", "--out", "r", "--quiet", "--track", kind.name).exit_code == 0
     known = json.loads((home / f"r/track/{kind.name}.json").read_text())
     ((read,),) = kind.read(home).values()

@@ -1,4 +1,4 @@
-"""What TensorBoard, MLflow and W&B have of a run is what the run has, each point once."""
+"""TensorBoard, MLflow and W&B contain every point of a run exactly once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pathlib
 from typing import Any
 
 import pytest
-from tests.callbacks.readers import Read, Reader
-from tests.callbacks.runs import lines, small, stopped
+from tests.support.tracked_runs import lines, small, stopped
+from tests.support.tracker_readers import Read, Reader
 
 import offbeat as ob
 from offbeat.runs import api
@@ -18,7 +18,7 @@ from offbeat.server import checkpoint
 
 
 def agree(read: Read, folder: pathlib.Path, kind: Reader, wall: bool = True) -> None:
-    """Every value of every line, once; `wall` seconds of what was done twice may be those of the first time."""
+    """Compare every value of every line; without `wall`, the wall-clock times of repeated work may differ."""
     expected = {
         (line["version"], name): value for line in lines(folder) for name, value in line.items() if name != "version"
     }
@@ -29,7 +29,7 @@ def agree(read: Read, folder: pathlib.Path, kind: Reader, wall: bool = True) -> 
     assert [found[point] for point in told] == pytest.approx([expected[point] for point in told], rel=kind.digits)
 
 
-def test_every_value_of_every_line_is_there(kind: Reader, tmp_path: pathlib.Path) -> None:
+def test_every_value_of_every_evaluation_is_tracked(kind: Reader, tmp_path: pathlib.Path) -> None:
     result = api.execute(small(), out=tmp_path / "run", callbacks=[kind.tracker()])
     ((name, (read,)),) = kind.read(tmp_path).items()
     assert name == "run"
@@ -43,7 +43,7 @@ def test_every_value_of_every_line_is_there(kind: Reader, tmp_path: pathlib.Path
 
 @pytest.mark.parametrize("kind", ["tensorboard", "mlflow"], indirect=True)
 def test_relative_time_is_virtual_time(kind: Reader, home: pathlib.Path) -> None:
-    """W&B keeps its own time, but draws over any metric."""
+    """W&B has its own time axis but can plot over any metric."""
     stopped(home / "run", 5, [kind.tracker()])
     api.resume(home / "run", callbacks=[kind.tracker()])
     ((read,),) = kind.read(home).values()
@@ -51,7 +51,7 @@ def test_relative_time_is_virtual_time(kind: Reader, home: pathlib.Path) -> None
     assert read.times == pytest.approx(expected, abs=2e-3)
 
 
-def test_a_resumed_run_goes_on_in_the_same_place(kind: Reader, home: pathlib.Path) -> None:
+def test_a_resumed_run_continues_in_the_same_tracker_run(kind: Reader, home: pathlib.Path) -> None:
     stopped(home / "run", 5, [kind.tracker()])
     ((before,),) = kind.read(home).values()
     assert before.state != "finished"
@@ -63,7 +63,7 @@ def test_a_resumed_run_goes_on_in_the_same_place(kind: Reader, home: pathlib.Pat
     agree(after, home / "run", kind)
 
 
-def test_what_a_killed_run_does_again_is_not_written_twice(kind: Reader, home: pathlib.Path) -> None:
+def test_evaluations_repeated_after_a_kill_are_tracked_once(kind: Reader, home: pathlib.Path) -> None:
     stopped(home / "run", 5, [kind.tracker()])
     checkpoint.clear(home / "run/checkpoint")  # as if it had been killed before the first
     api.resume(home / "run", callbacks=[kind.tracker()])
@@ -71,10 +71,10 @@ def test_what_a_killed_run_does_again_is_not_written_twice(kind: Reader, home: p
     agree(read, home / "run", kind, wall=kind.name == "tensorboard")
 
 
-def test_lines_that_did_not_get_through_are_made_up_for(
+def test_lines_that_were_not_written_are_written_on_resume(
     kind: Reader, home: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process dies with lines that wait to be written; and a run that was not tracked before has all of them."""
+    """The process dies with unwritten lines; a run that was not tracked before gets all of its lines."""
     monkeypatch.setattr(tracker, "WRITE_SECONDS", 1e9)
     lost = kind.tracker()
     monkeypatch.setattr(lost, "on_run_end", lambda run, ending: None)
@@ -89,8 +89,8 @@ def test_lines_that_did_not_get_through_are_made_up_for(
 
 
 @pytest.mark.parametrize("kind", ["wandb"], indirect=True)
-def test_what_the_process_of_wandb_has_lost_is_made_up_for(kind: Reader, home: pathlib.Path) -> None:
-    """It writes blocks of 32 KiB: killed before the first, it leaves the head of a file, whatever it was told."""
+def test_lines_lost_by_the_wandb_process_are_written_on_resume(kind: Reader, home: pathlib.Path) -> None:
+    """W&B writes blocks of 32 KiB: killed before the first, it leaves only the header of its file."""
     stopped(home / "run", 5, [kind.tracker()])
     kind.read(home)  # waits until all is written
     (file,) = home.glob("wandb/offline-run-*/*.wandb")
@@ -117,7 +117,7 @@ def test_the_runs_of_a_sweep_are_told_apart(kind: Reader, home: pathlib.Path) ->
         agree(read, home / name, kind)
 
 
-def test_a_new_run_of_an_old_name_is_not_mixed_with_it(kind: Reader, home: pathlib.Path) -> None:
+def test_a_new_run_with_an_old_name_is_kept_separate(kind: Reader, home: pathlib.Path) -> None:
     place = home / "tensorboard" if kind.name == "tensorboard" else home
     known: set[str] = set()
     for group in ("first", "second"):
@@ -129,14 +129,14 @@ def test_a_new_run_of_an_old_name_is_not_mixed_with_it(kind: Reader, home: pathl
     assert len(known) == 2
 
 
-def test_a_place_that_cannot_be_written_ends_no_run(
+def test_a_tracker_that_cannot_write_does_not_end_the_run(
     kind: Reader, home: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (home / "file").touch()
     result = api.execute(small(rounds=2), out=home / "run", callbacks=[kind.tracker(home / "file" / "there")])
     assert not result.interrupted
     (record,) = caplog.records
-    assert "has failed in begun and is told no more" in record.getMessage()
+    assert "failed in on_run_begin and is disabled for this run" in record.getMessage()
 
 
 def test_a_run_that_fails_at_once_leaves_no_folder(kind: Reader, home: pathlib.Path) -> None:

@@ -1,22 +1,23 @@
-"""What trackers have written, read back with the trackers' own means."""
+"""Readers of what trackers wrote, with the trackers' own libraries where possible."""
 
 from __future__ import annotations
 
 import json
 import pathlib
 import struct
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from tests.support import wait_until
 
 from offbeat.runs.callbacks import TRACKERS, Tracker
 
 
 @dataclass
 class Read:
-    """One run, as a tracker has it."""
+    """One run as stored by a tracker."""
 
     id: str
     points: list[tuple[int, str, float]] = field(default_factory=list)  # version, name, value; in the order on disk
@@ -35,12 +36,12 @@ class Reader(ABC):
         return TRACKERS[self.name](place)
 
     def die(self) -> None:
-        """Forget what is open, as a process that dies."""
+        """Drop everything that is open, as a dying process does."""
         return
 
     @abstractmethod
     def read(self, home: pathlib.Path) -> dict[str, list[Read]]:
-        """All runs by name, of those that lie beside the run folders in this one."""
+        """Return all runs by name that were stored next to the run folders in a folder."""
 
 
 class TensorBoardReader(Reader):
@@ -105,7 +106,7 @@ class WandBReader(Reader):
         wandb.teardown()
 
     def read(self, home: pathlib.Path) -> dict[str, list[Read]]:
-        """The folders of one id are one run, as when they are uploaded."""
+        """Return all runs by name; folders with the same id are one run, as after an upload."""
         found: dict[str, list[Read]] = {}
         for file in sorted(home.glob("wandb/offline-run-*/*.wandb")):
             read, name = Read(file.stem.removeprefix("run-")), ""
@@ -133,17 +134,13 @@ class WandBReader(Reader):
 
 
 def _whole(file: pathlib.Path) -> list[Any]:
-    """All records of a run that has ended; W&B writes them in a process of its own, which may be late."""
-    deadline = time.monotonic() + 20
-    while True:
-        records = list(_records(file))
-        if any(record.WhichOneof("record_type") == "exit" for record in records) or time.monotonic() > deadline:
-            return records
-        time.sleep(0.02)
+    """Return all records of a finished run; W&B writes them in a separate process, which may be late."""
+    wait_until(lambda: any(record.WhichOneof("record_type") == "exit" for record in _records(file)))
+    return list(_records(file))
 
 
 def _records(file: pathlib.Path) -> Iterator[Any]:
-    """W&B's file is a LevelDB log of messages: blocks of 32 KiB, each record with its checksum, length and kind."""
+    """Yield the records of W&B's file, a LevelDB log with blocks of 32 KiB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     raw, place, body = file.read_bytes(), 7, b""

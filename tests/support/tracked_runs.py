@@ -1,4 +1,4 @@
-"""A small run that can be stopped and gone on with."""
+"""A small run that can be stopped and resumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def small(rounds: int = 12, **more: Any) -> Experiment:
 
 
 def stopped(out: pathlib.Path, version: int, callbacks: Sequence[Callback]) -> Result:
-    """Run up to a version, and no further."""
+    """Run up to a version and stop."""
     stop = threading.Event()
 
     def watch(glance: ProgressSnapshot) -> None:

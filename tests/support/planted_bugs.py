@@ -1,4 +1,4 @@
-"""Experiments with planted bugs: modules beside a TOML that change offbeat when they are imported."""
+"""Experiments with planted bugs: modules next to a TOML that change offbeat when they are imported."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ Run._failing = lambda self: contextlib.nullcontext()
 
 
 def write(place: pathlib.Path, bug: str = "", algorithm: str = "fedbuff", rounds: int = 12) -> pathlib.Path:
-    """A TOML in a folder, with the module that its model comes from."""
+    """Write a TOML to a folder, with the module of its model, and return its path."""
     (place / "planted.py").write_text(bug + MODEL)
     (place / "forgetful.py").write_text(FORGETFUL)
     scheduler = 'name = "buffered"\n' if ":" in algorithm else ""

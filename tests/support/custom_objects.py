@@ -1,4 +1,4 @@
-"""What a user might bring along; named in TOMLs by the tests."""
+"""Models, data, partitions, algorithms and attacks of a user, named in TOMLs by the tests."""
 
 from __future__ import annotations
 

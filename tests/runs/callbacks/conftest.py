@@ -1,4 +1,4 @@
-"""Trackers that are not installed are skipped."""
+"""Fixtures for trackers; those that are not installed are skipped."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import shutil
 import warnings
 
 import pytest
-from tests.callbacks.readers import READERS, Reader
+from tests.support.tracker_readers import READERS, Reader
 
 from offbeat.runs.callbacks import TRACKERS, tracker
 
 
 @pytest.fixture(params=TRACKERS)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Reader:
-    """How to make one of the trackers, and to read what it has written."""
+    """Return a reader that creates one of the trackers and reads what it wrote."""
     name: str = request.param
     if importlib.util.find_spec(TRACKERS[name].library) is None:
         pytest.skip(f"needs {name}: pip install 'offbeat[track]'")
@@ -27,7 +27,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Rea
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """An MLflow store with nothing in it: to make its tables takes longer than a run."""
+    """Return an empty MLflow store; creating its tables takes longer than a run."""
     from mlflow.tracking import MlflowClient
 
     file = tmp_path_factory.mktemp("store") / "mlflow.db"
@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture
 def home(kind: Reader, tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> pathlib.Path:
-    """A folder for run folders."""
+    """Return a folder for run folders."""
     if kind.name == "mlflow":
         shutil.copy(request.getfixturevalue("store"), tmp_path)
     return tmp_path

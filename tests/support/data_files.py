@@ -1,4 +1,4 @@
-"""Small files to read and to serve."""
+"""Small data files to read and to serve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = Callable[[bytes], str]
 
 
 def idx(array: NDArray[np.uint8], zero: int = 0, kind: int = 0x08) -> bytes:
-    """As LeCun's page has it: two zero bytes, the type, the number of dimensions, their big-endian sizes, the bytes."""
+    """Return an IDX file: two zero bytes, the type, the number of dimensions, their big-endian sizes, the bytes."""
     return struct.pack(f">HBB{array.ndim}I", zero, kind, array.ndim, *array.shape) + array.tobytes()
 
 
@@ -24,5 +24,5 @@ def md5(body: bytes) -> str:
 
 
 def listing(folder: pathlib.Path) -> list[str]:
-    """The names in a folder, hidden ones too; none where there is no folder."""
+    """Return the names in a folder, including hidden ones; none if the folder does not exist."""
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
