@@ -1,7 +1,7 @@
-"""How large reports are and how fast pages open, in Debian's chromium: `python benchmarks/pages.py`.
+"""Measure the size of reports and how fast pages open in Debian's chromium: `python benchmarks/pages.py`.
 
-Runs are made up from one short real one: 20 runs of 500 evaluations, a log of a million arrivals of 10,000 clients, and
-200 runs under a live page.
+The runs are synthetic copies of a short real one: 20 runs of 500 evaluations, a log of a million arrivals of 10,000
+clients, and 200 runs on a live page.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from playwright.sync_api import Browser, sync_playwright
 from offbeat.report import html, read
 from offbeat.runs import config, presets
 from offbeat.runs.api import execute
-from offbeat.runs.folder import UPDATE
+from offbeat.runs.folder import METRICS, SETTING, SUMMARY, UPDATE, UPDATES, read_metrics, read_summary
 
 TURNS = 5
 ROWS = "section[aria-labelledby=runs-title] tbody tr"
 
 
-def several(model: pathlib.Path, folder: pathlib.Path, runs: int, evaluations: int) -> None:
-    lines = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
+def write_runs(model: pathlib.Path, folder: pathlib.Path, runs: int, evaluations: int) -> None:
+    """Write several runs with many evaluations, made from those of a real run."""
+    lines = read_metrics(model)
     for number in range(runs):
         run = folder / f"run-{number:03d}"
         shutil.copytree(model, run)
-        made = [
+        rows = [
             lines[at % len(lines)] | {"version": at, "virtual_seconds": 1.5 * at + number, "bytes_up": 1000 * at}
             for at in range(evaluations)
         ]
-        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in made))
+        (run / METRICS).write_text("".join(json.dumps(line) + "\n" for line in rows))
 
 
-def long(model: pathlib.Path, folder: pathlib.Path, arrivals: int = 1_000_000, clients: int = 10_000) -> None:
+def write_long_run(model: pathlib.Path, folder: pathlib.Path, arrivals: int = 1_000_000, clients: int = 10_000) -> None:
+    """Write a run with a long log of random arrivals, made from a real run."""
     shutil.copytree(model, folder)
-    (folder / "setting.json").write_text(json.dumps({"clients": clients}))
-    summary = json.loads((folder / "summary.json").read_text()) | {"clients": clients}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / SETTING).write_text(json.dumps({"clients": clients}))
+    summary = read_summary(folder) | {"clients": clients}
+    (folder / SUMMARY).write_text(json.dumps(summary))
     rng, log = np.random.default_rng(0), np.zeros(arrivals, UPDATE)
     step = np.arange(arrivals) // 10
     log["time"] = np.sort(rng.random(arrivals) * 1e4)
@@ -52,49 +54,53 @@ def long(model: pathlib.Path, folder: pathlib.Path, arrivals: int = 1_000_000, c
     log["client"], log["status"] = rng.integers(0, clients, arrivals), rng.random(arrivals) < 0.05
     log["staleness"] = np.minimum(rng.poisson(3, arrivals), step)
     log["version"] = step - log["staleness"]
-    np.save(folder / "updates.npy", log)
+    np.save(folder / UPDATES, log)
 
 
-def made(runs: pathlib.Path, file: pathlib.Path) -> float:
-    begun = time.perf_counter()
+def seconds_to_write(runs: pathlib.Path, file: pathlib.Path) -> float:
+    """Write a report and return how long it took."""
+    started = time.perf_counter()
     file.write_text(html.page(read.records([runs])), encoding="utf-8")
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
-def opened(browser: Browser, address: str, ready: str) -> float:
+def seconds_to_open(browser: Browser, address: str, ready: str) -> float:
+    """Open a page and return how long it took until a condition held."""
     page = browser.new_page()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     page.goto(address)
     page.wait_for_function(ready)
-    took = time.perf_counter() - begun
+    took = time.perf_counter() - started
     page.close()
     return took
 
 
-def told(name: str, values: list[float]) -> None:
+def show(name: str, values: list[float]) -> None:
+    """Print the median, the minimum and the maximum."""
     print(f"{name:<42} {statistics.median(values):6.2f} s  ({min(values):.2f} to {max(values):.2f})")  # noqa: T201
 
 
 def main() -> None:
+    """Run all measurements."""
     with tempfile.TemporaryDirectory() as place, sync_playwright() as driver:
         root = pathlib.Path(place)
         execute(config.parse(tomllib.loads(presets.text("digits-demo"))), out=root / "model")
-        several(root / "model", root / "twenty", 20, 500)
-        several(root / "model", root / "many", 200, 100)
-        long(root / "model", root / "long")
+        write_runs(root / "model", root / "twenty", 20, 500)
+        write_runs(root / "model", root / "many", 200, 100)
+        write_long_run(root / "model", root / "long")
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         drawn = "() => document.body.dataset.ready === 'yes'"
         for name in ("twenty", "long"):
             file = root / f"{name}.html"
-            told(f"{name}: report made", [made(root / name, file) for _ in range(TURNS)])
+            show(f"{name}: report written", [seconds_to_write(root / name, file) for _ in range(TURNS)])
             size = f"{file.stat().st_size / 1e6:.2f} MB"
-            told(f"{name}: {size}, opened", [opened(browser, file.as_uri(), drawn) for _ in range(TURNS)])
+            show(f"{name}: {size}, opened", [seconds_to_open(browser, file.as_uri(), drawn) for _ in range(TURNS)])
         command = [sys.executable, "-m", "offbeat", "serve", str(root / "many"), "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout
             address = server.stdout.readline().split()[0]
             listed = f"() => document.querySelectorAll('{ROWS}').length === 200"
-            told("200 runs listed on the live page", [opened(browser, address, listed) for _ in range(TURNS)])
+            show("200 runs listed on the live page", [seconds_to_open(browser, address, listed) for _ in range(TURNS)])
             server.terminate()
         browser.close()
 

@@ -1,7 +1,7 @@
-"""Make docs/robustness.md of what `offbeat sweep benchmarks/robustness.toml` has left in a folder:
-`python -m benchmarks.robustness FOLDER`, or without a folder of `robustness.json`, which keeps the figures.
+"""Generate docs/robustness.md from the runs of `offbeat sweep benchmarks/robustness.toml`.
 
-Nothing on the page is typed by hand but what stands here and in `robustness.toml`.
+`python -m benchmarks.robustness FOLDER` collects the figures of a folder in `robustness.json` first; without a folder
+the page is generated from that file. All text is here and in `robustness.toml`.
 """
 
 from __future__ import annotations
@@ -18,54 +18,67 @@ from typing import Any
 import numpy as np
 from reproductions.collect import busy
 
-from offbeat.runs.folder import STATUS
+from offbeat.runs.folder import (
+    STATUS,
+    SUMMARY,
+    is_finished,
+    read_setting,
+    read_status,
+    read_summary,
+    read_sweep,
+    read_updates,
+)
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "robustness.md"
+TITLES = {"attack": "attack", "rule": "defense"}  # of the axes
+SHOWN = {"refused": "rejected", "shortened": "norm-clipped"}  # labels that the page words differently
 STUDY, RESULTS = HERE / "robustness.toml", HERE / "robustness.json"
-NONE = "none"  # the attack that is none
-NEAR = 5.0  # points that a rule may lose
+NONE = "none"  # label of the runs without an attack
+NEAR = 5.0  # points of accuracy that a defense may lose
 
 HEAD = """\
-# Which rule survives which attack
+# Attacks and defenses
 
 {setting}
-All rules meet the same attackers, delays and batches. A figure is the accuracy in per cent after {rounds} steps, the
-mean of {seeds} seeds; 10 % is what guessing gets. No rule is told how many attack: each is set up once, for all shares.
+All defenses face the same attackers, delays and batches. Figures are accuracies in percent after {rounds} steps, the
+mean of {seeds} seeds; guessing gives 10 %. No defense knows the number of attackers: each has one configuration for all
+shares.
 
 <!-- not run: takes minutes and needs MNIST -->
 ```bash
 offbeat sweep benchmarks/robustness.toml --out runs/robustness
-python -m benchmarks.robustness runs/robustness # makes this page
+python -m benchmarks.robustness runs/robustness # generates this page
 ```
 
 Commit {commit}, {machine}: {runs} runs in {minutes:.0f} minutes.
 
-## In short
+## Summary
 
-The largest share of attackers with which a rule stays within {near:g} points of the plain mean without any.
+The largest share of attackers with which a defense stays within {near:g} points of the plain mean without attackers.
 
 {short}
 
-[Attacks](#attacks) and [rules](#rules) are set out below; [what the rules do](howto/robust.md) has a page of its own.
+The [attacks](#attacks) and [defenses](#defenses) are listed below; [robust aggregation](howto/robust.md) explains the
+aggregators.
 
 * Long updates defeat the plain mean: noise, −10·Δ, a large ε. Reject updates that are much longer than any honest one
-  with `validation.max_norm` (here a little above the longest honest update); a clipped update still counts.
-* Short lies pass every bound on the length. A reversed sign or a small ε slows the plain mean down and does not stop
-  it. A small ε is worse for rules that choose: attackers who all send the same are near to each other, so Krum believes
-  them, and where clients differ a median moves towards them.
-* A share is a mean.
+  with `validation.max_norm` (here slightly above the longest honest update); a clipped update still counts.
+* Short malicious updates pass every bound on the norm. A flipped sign or a small ε slows the plain mean down but does
+  not stop it. A small ε is worse for defenses that select updates: attackers that all send the same vector are close to
+  each other, so Krum selects them, and where clients are non-IID a median moves toward them.
+* The share of attackers is an average over steps.
   {crowds}
-  A median holds against fewer than half, a trimmed mean against as many as it leaves out at either end; with 30 % both
-  meet steps with more, and one such step is enough for noise that is long.
-* Robust rules cost accuracy where clients differ, also without attackers: a median, and Krum above all, leave out what
+  A median tolerates fewer than half, a trimmed mean as many as it trims at either end; with 30 % both encounter steps
+  with more, and one such step is enough for long noise.
+* Robust aggregators cost accuracy on non-IID data even without attackers: a median, and Krum most of all, discard what
   only some clients know.
 
 ## Attacks
 
 {attacks}
 
-## Rules
+## Defenses
 
 {rules}
 
@@ -78,18 +91,18 @@ Bold: within {near:g} points of the plain mean without attackers.
 
 
 def collect(folder: pathlib.Path) -> dict[str, Any]:
-    """The final accuracy of every run; None of one that diverged."""
-    runs = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["runs"]
+    """Collect the final accuracy of every run, or None for a run that diverged."""
+    runs = read_sweep(folder)
     found: dict[str, list[float | None]] = {}
     spans = []
     for run in runs:
-        file = folder / run["folder"] / "summary.json"
-        summary = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        place = folder / run["folder"]
+        summary = read_summary(place) if is_finished(place) else {}
         accuracy = summary.get("accuracy")
         found.setdefault(run["label"], []).append(None if accuracy is None else round(100 * accuracy, 2))
-        ended = file.stat().st_mtime if summary else 0.0
+        ended = (place / SUMMARY).stat().st_mtime if summary else 0.0
         spans.append((ended - summary.get("wall_seconds", 0.0), ended))
-    status = json.loads((folder / runs[0]["folder"] / "status.json").read_text(encoding="utf-8"))
+    status = read_status(folder / runs[0]["folder"])
     git = ["git", "rev-parse", "--short", "HEAD"]
     return {
         "commit": subprocess.run(git, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip(),
@@ -101,7 +114,7 @@ def collect(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _crowds(folder: pathlib.Path, runs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """How many of a step's updates are attackers', in the mean and at most, for each share."""
+    """Return the mean and the largest number of attackers' updates in a step, for each share."""
     study = tomllib.loads(STUDY.read_text(encoding="utf-8"))
     rule, attack, buffer = labels(study, "rule")[0], _attacks(study)[0], study["scheduler"]["buffer"]
     found: dict[str, list[float]] = {}
@@ -110,8 +123,8 @@ def _crowds(folder: pathlib.Path, runs: Sequence[Mapping[str, Any]]) -> dict[str
         for run in runs:
             if run["label"] == f"{rule} {share} {attack}":
                 place = folder / run["folder"]
-                who = json.loads((place / "setting.json").read_text(encoding="utf-8"))["attackers"]
-                log = np.load(place / "updates.npy")
+                who = read_setting(place)["attackers"]
+                log = read_updates(place)
                 hostile = np.isin(log["client"][log["status"] == STATUS.index("aggregated")], who)
                 steps.append(hostile[: len(hostile) // buffer * buffer].reshape(-1, buffer).sum(axis=1))
         if steps:
@@ -121,12 +134,13 @@ def _crowds(folder: pathlib.Path, runs: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def page(found: Mapping[str, Any]) -> str:
+    """Return the page."""
     study = tomllib.loads(STUDY.read_text(encoding="utf-8"))
     accuracy = found["accuracy"]
     data, scheduler = study["data"], study["scheduler"]
     return HEAD.format(
         setting=f"Logistic regression on MNIST, {data['clients']} clients, Dirichlet {data['partition']['alpha']:g}, "
-        f"{scheduler['concurrency']} of them busy, a step at every {scheduler['buffer']}th arrival.",
+        f"{scheduler['concurrency']} of them training at a time, a step at every {scheduler['buffer']}th arrival.",
         rounds=study["rounds"], seeds=len(study["seeds"]), commit=found["commit"], machine=found["machine"],
         runs=sum(map(len, accuracy.values())), minutes=found["seconds"] / 60, near=NEAR, short=_short(study, accuracy),
         crowds=_counted(found["crowds"], scheduler["buffer"]),
@@ -136,24 +150,26 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def _counted(crowds: Mapping[str, Sequence[float]], buffer: int) -> str:
-    told = ", ".join(f"{mean:g} and {most:g} with {share}" for share, (mean, most) in crowds.items())
-    return f"Of a step's {buffer} updates so many are attackers', in the mean and at most: {told}."
+    counts = ", ".join(f"{mean:g} and {most:g} with {share}" for share, (mean, most) in crowds.items())
+    return f"Of the {buffer} updates of a step, the mean and the largest number from attackers are {counts}."
 
 
 def labels(study: Mapping[str, Any], axis: str) -> list[str]:
+    """Return the labels of an axis."""
     return [each["label"] for each in study["axes"][axis]]
 
 
 def mean(accuracy: Mapping[str, Sequence[float | None]], rule: str, share: str, attack: str) -> float | None:
-    """Of the seeds; None where a run of them diverged."""
+    """Return the mean over the seeds, or None where a run diverged."""
     values = [value for value in accuracy[f"{rule} {share} {attack}"] if value is not None]
     return statistics.fmean(values) if len(values) == len(accuracy[f"{rule} {share} {attack}"]) else None
 
 
 def survives(study: Mapping[str, Any], accuracy: Mapping[str, Any], value: float | None) -> bool:
+    """Return whether an accuracy is close to that of the plain mean without attackers."""
     rules, shares = labels(study, "rule"), labels(study, "share")
-    unharmed = mean(accuracy, rules[0], shares[0], NONE)
-    return value is not None and unharmed is not None and value >= unharmed - NEAR
+    baseline = mean(accuracy, rules[0], shares[0], NONE)
+    return value is not None and baseline is not None and value >= baseline - NEAR
 
 
 def _short(study: Mapping[str, Any], accuracy: Mapping[str, Any]) -> str:
@@ -168,7 +184,7 @@ def _short(study: Mapping[str, Any], accuracy: Mapping[str, Any]) -> str:
         return kept
 
     rows = [[attack, *(most(rule, attack) for rule in rules)] for attack in _attacks(study)]
-    return _table(["", *rules], rows)
+    return _table(["attack", *map(_shown, rules)], rows)
 
 
 def _long(study: Mapping[str, Any], accuracy: Mapping[str, Any]) -> str:
@@ -185,19 +201,19 @@ def _long(study: Mapping[str, Any], accuracy: Mapping[str, Any]) -> str:
         for attack in _attacks(study)
         for share in shares
     ]
-    return _table(["attack", "share", *rules], rows)
+    return _table(["attack", "share", *map(_shown, rules)], rows)
 
 
 def _described(study: Mapping[str, Any], axis: str, *inside: str) -> str:
-    """What each entry of an axis sets, as a TOML says it."""
+    """Return a table of the settings of each entry of an axis."""
     rows = []
     for entry in study["axes"][axis]:
-        told: Any = {name: value for name, value in entry.items() if name != "label"}
+        settings: Any = {name: value for name, value in entry.items() if name != "label"}
         for name in inside:
-            told = told[name]
+            settings = settings[name]
         if entry["label"] != NONE:
-            rows.append([entry["label"], ", ".join(_words(told)) or "nothing"])
-    return _table([axis, "what it sets" if not inside else f"`{'.'.join(inside)}`"], rows)
+            rows.append([_shown(entry["label"]), ", ".join(_words(settings)) or "none"])
+    return _table([TITLES[axis], "settings" if not inside else f"`{'.'.join(inside)}`"], rows)
 
 
 def _words(table: Mapping[str, Any], path: str = "") -> list[str]:
@@ -210,6 +226,10 @@ def _words(table: Mapping[str, Any], path: str = "") -> list[str]:
     return found
 
 
+def _shown(label: str) -> str:
+    return SHOWN.get(label, label)
+
+
 def _attacks(study: Mapping[str, Any]) -> list[str]:
     return [label for label in labels(study, "attack") if label != NONE]
 
@@ -219,6 +239,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> None:
+    """Collect the figures of a folder, if one is given, and write the page."""
     if len(sys.argv) > 1:
         found = collect(pathlib.Path(sys.argv[1]))
         RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""What clients, busy clients and parameters cost: `python -m benchmarks.scale [--trace FILE]` measures and writes.
+"""Measure the cost of clients, concurrency and parameters: `python -m benchmarks.scale [--trace FILE]`.
 
 The figures go into benchmarks/scale.json, and from there into the marked part of docs/scale.md (`--page`: only that).
-Every figure is measured in a process of its own, one after the other.  Needs 6 GB of RAM, 3 GB in the folder for
+Every figure is measured in a separate process, one after the other. Needs 6 GB of RAM, 3 GB in the folder for
 temporary files, and half an hour.
 """
 
@@ -33,14 +33,17 @@ from offbeat.runs.config import parse
 from offbeat.server import checkpoint
 from offbeat.server.events import Arrival
 from offbeat.simulation.transport import SimulatedTransport
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tools"))  # not part of the installed package
+
 from offbeat_bench.engine import simulation
 from offbeat_bench.server import server as cost
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "scale.json", ROOT / "docs" / "scale.md"
-BEGIN, END = "<!-- measured: python -m benchmarks.scale -->", "<!-- end of what is measured -->"
+BEGIN, END = "<!-- measured: python -m benchmarks.scale -->", "<!-- end of the measured part -->"
 
-BAR = (1_000_000, 10_000, 7_850)  # clients, busy, parameters: the engine's own goal
+BAR = (1_000_000, 10_000, 7_850)  # clients, concurrency, parameters of the goal
 POPULATIONS = tuple((10**n, 100, 1_000) for n in range(3, 9))
 BUSY = tuple((1_000_000, 10**n, 1_000) for n in range(2, 6))
 DIMENSIONS = tuple((100_000, 100, 10**n) for n in range(3, 8))
@@ -60,7 +63,7 @@ Row = dict[str, Any]
 
 
 def alone(work: Callable[..., Row], *arguments: Any) -> Row:
-    """In a fresh process, so that its peak is its own; beside how busy the machine was."""
+    """Measure in a fresh process, so that the peak memory is its own; also record the load of the machine."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         load = os.getloadavg()[0]
         row = process.submit(work, *arguments).result()
@@ -70,7 +73,7 @@ def alone(work: Callable[..., Row], *arguments: Any) -> Row:
 
 
 def engine(clients: int, busy: int, dim: int) -> Row:
-    """FedBuff without training.  When half of the arrivals are in, the clock starts."""
+    """Time FedBuff without training; the timer starts after half of the arrivals."""
     torch.set_num_threads(1)
     arrivals = max(100, min(60_000, 4 * 10**9 // dim // 10))
     begun = time.process_time()
@@ -98,6 +101,7 @@ def engine(clients: int, busy: int, dim: int) -> Row:
 
 
 def server(cache: str, dim: int) -> Row:
+    """Measure an arrival at a CA²FL server with an update cache."""
     torch.set_num_threads(1)
     clients, buffer = SERVER[dim]
     arrivals = buffer * max(8, min(20, 10**7 // dim))
@@ -111,7 +115,7 @@ def server(cache: str, dim: int) -> Row:
 
 
 def seen(cache: str) -> Row:
-    """RAM for each client that is in a memory, beside its numbers, with the preset's model."""
+    """Measure the RAM per client in an update cache, with the preset's model."""
     options = {"budget_mb": 8.0} if cache == "disk" else {}
     kept: UpdateCache = CACHES[cache](**options)
     kept.start(torch.zeros(MODEL), 10**8)
@@ -122,11 +126,12 @@ def seen(cache: str) -> Row:
 
 
 def resident() -> int:
+    """Return the bytes of this process that are in RAM."""
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def million(name: str, trace: str | None) -> Row:
-    """The preset, in a run folder as any other, and a report on it."""
+    """Run the preset in a run folder and write a report of it."""
     table = tomllib.loads(presets.text("million"))
     table["algorithm"], table["executor"] = RUNS[name], "vectorized"
     if trace is not None:
@@ -150,6 +155,7 @@ def million(name: str, trace: str | None) -> Row:
 
 
 def measure(trace: str | None) -> dict[str, Any]:
+    """Return all measurements."""
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     return {
         "commit": commit.stdout.strip(), "cpus": os.cpu_count(), "machine": platform.machine(),
@@ -165,22 +171,22 @@ def measure(trace: str | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# What is written ---------------------------------------------------------------------------------------------------
+# The page ---------------------------------------------------------------------------------------------------------
 
 
 def power(n: float) -> str:
-    """1000 → 10³."""
+    """Format 1000 as 10³."""
     digits = str(len(str(int(n))) - 1)
     return "10" + digits.translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def figure(n: float) -> str:
-    """With three digits, or all before the point."""
+    """Format a number with three digits, or all before the point."""
     return f"{n:,.0f}" if n >= 100 else f"{n:.3g}"
 
 
 def size(n: float) -> str:
-    """Bytes, with three digits."""
+    """Format a number of bytes with three digits."""
     for unit in ("bytes", "kB", "MB"):
         if n < 999.5:
             return f"{n:.3g} {unit}"
@@ -189,11 +195,13 @@ def size(n: float) -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def costs(rows: list[Row], name: str, column: str) -> str:
-    head = [name, "events/s", "µs an event", "peak memory", "checkpoint", "written in"]
+    """Return the table of the loop's costs against one quantity."""
+    head = [name, "events/s", "µs per event", "peak memory", "checkpoint", "written in"]
     return table(head, [
         [power(row[column]), figure(row["per_processor_second"]), figure(1e6 / row["per_processor_second"]),
          size(row["peak"]), size(row["checkpoint_bytes"]), f"{figure(row['checkpoint_seconds'])} s"] for row in rows
@@ -201,33 +209,33 @@ def costs(rows: list[Row], name: str, column: str) -> str:
 
 
 def idle_bytes(rows: list[Row]) -> list[tuple[int, float]]:
-    """What each client more than in the row before has cost."""
+    """Return the bytes per additional client of each row compared with the row before."""
     pairs = itertools.pairwise(rows)
     return [(b["clients"], (b["peak"] - a["peak"]) / (b["clients"] - a["clients"])) for a, b in pairs]
 
 
 def extrapolated(found: dict[str, Any]) -> str:
-    """10⁸ clients, of which a tenth were seen: what is measured a client, times their number."""
+    """Extrapolate to 10⁸ clients, a tenth of which participated."""
     largest, base = found["populations"][-1], found["populations"][0]
     ram = {row["cache"]: row["bytes"] for row in found["seen"]}
     columns, clients, part = 12, 10**8, 10**7
     return f"""A population of 10⁸ is in the table: {size(largest["peak"])}, of which {
         size(base["peak"])
     } are Python, torch and
-the loop. Its columns can grow to {columns} bytes a client, {
+the loop. Its columns can grow to {columns} bytes per client, {
         size(columns * clients)
     }, when all their pages have been touched.
-A checkpoint has 16 bytes for each client that was ever moved: {
+A checkpoint has 16 bytes for each client that was ever selected: {
         size(16 * part)
-    } when a tenth of them has been drawn. On top
-comes what a rule keeps for clients that were *seen*. CA²FL with the preset's {MODEL} parameters, measured with {
-        SEEN:,}:
+    } when a tenth of them has been selected. In
+addition, an algorithm stores data for clients that *participated*. CA²FL with the preset's {MODEL} parameters,
+measured with {SEEN:,}:
 
 {
         table(
-            ["cache", "RAM a seen client", "10⁷ seen clients", "on disk"],
+            ["cache", "RAM per client", "10⁷ clients", "on disk"],
             [
-                [name, size(cost), size(cost * part), size(4 * MODEL * part) if name == "disk" else ""]
+                [name, size(cost), size(cost * part), size(4 * MODEL * part) if name == "disk" else "–"]
                 for name, cost in ram.items()
             ],
         )
@@ -235,20 +243,21 @@ comes what a rule keeps for clients that were *seen*. CA²FL with the preset's {
 
 
 def again(found: dict[str, Any]) -> str:
-    """Rows that were measured a second time, with what came out the first time."""
+    """Return the first measurement of rows that were measured twice."""
     first = {(row["cache"], row["dim"]): figure(row["per_second"]) for row in found.get("server_before", [])}
     if not first:
         return ""
     rows = [[power(dim), *(first[kind, dim] for kind in KINDS)] for dim in SERVER if (KINDS[0], dim) in first]
     return f"""
-These rows were measured twice: at first with three steps, too few on a shared machine, then with eight, as the script
-does now. The second is above. The first, in arrivals a second:
+These rows were measured twice: first with three steps, too few on a shared machine, then with eight, as the script does
+now. The second measurement is above. The first, in arrivals per second:
 
 {table(["d", "dense", "4 bit", "disk"], rows)}
 """
 
 
 def measured(found: dict[str, Any]) -> str:
+    """Return the measured part of the page."""
     loads = [row["load"] for part in PARTS for row in found[part]]
     bar, paged = found["bar"], idle_bytes(found["populations"])
     fastest = max(row["per_processor_second"] for row in bar)
@@ -272,65 +281,68 @@ def measured(found: dict[str, Any]) -> str:
 
 Commit {found["commit"]}, {found["cpus"]} cores ({found["machine"]}), {size(found["ram"])}, Python {found["python"]},
 torch {found["torch"]}, one thread. The machine was shared: its load was {min(loads):.1f} to {max(loads):.1f} when
-measurements began. So events are counted by the processor's seconds, and even those vary by a factor of two.
+measurements began. Events are therefore counted per second of processor time, and even that varies by a factor of two.
 
 ## A million clients
 
 `offbeat run preset:million`: logistic regression on synthetic data, {first["clients"]:,} clients, {first["busy"]:,}
-of them busy, {first["updates"]:,} updates; availability is {availability}. Peaks include Python and torch, 300 MB.
+of them training at a time, {first["updates"]:,} updates; availability is {availability}. Peaks include Python and
+torch, 300 MB.
 
 {table(head, runs)}
 
-## The engine
+## The server loop
 
-FedBuff, no training, a step at every tenth arrival. With {BAR[0]:,} clients, {BAR[1]:,} of them busy and {BAR[2]:,}
+FedBuff, no training, a step at every tenth arrival. With {BAR[0]:,} clients, a concurrency of {BAR[1]:,} and {BAR[2]:,}
 parameters, in three processes: {rates} events/s at a peak of {size(bar[0]["peak"])}. The goal,
 50,000, is {"reached" if fastest >= 50_000 else "missed"}.
 
-**Clients** ({POPULATIONS[0][1]} busy, d = {POPULATIONS[0][2]:,}):
+**Clients** (concurrency {POPULATIONS[0][1]}, d = {POPULATIONS[0][2]:,}):
 
 {costs(found["populations"], "N", "clients")}
 
-Bytes for each client more: {growth}. The goal was 200 at most.
+Bytes per additional client: {growth}. The goal was at most 200.
 
-**Busy clients** (N = {power(BUSY[0][0])}, d = {BUSY[0][2]:,}):
+**Concurrency** (N = {power(BUSY[0][0])}, d = {BUSY[0][2]:,}):
 
 {costs(found["busy"], "M_c", "busy")}
 
-**Parameters** (N = {power(DIMENSIONS[0][0])}, {DIMENSIONS[0][1]} busy):
+**Parameters** (N = {power(DIMENSIONS[0][0])}, concurrency {DIMENSIONS[0][1]}):
 
 {costs(found["dimensions"], "d", "dim")}
 
-What a large d costs is the models that jobs in flight have started from: some M_c/M versions of 4·d bytes, M being
-the arrivals a step.
+A large d costs memory for the models of jobs in flight: about M_c/M versions of 4·d bytes, where M is the number of
+arrivals per step.
 
 ## A hundred million clients
 
 {extrapolated(found)}
 
-Assumed: clients are drawn uniformly; an event takes the same time whatever N is, as in the table but for the caches;
-the data is `sampled`, which stores nothing for a client; delay and availability are laws or traces, no lists.
+Assumptions: clients are selected uniformly; the time per event does not depend on N, as in the table except for cache
+effects; the data is `sampled`, which stores nothing per client; delays and availability are models or traces, not
+lists.
 
-## Arrivals a second at the server
+## Arrivals per second at the server
 
-CA²FL, every client in the memory; in brackets the time in copies of the bytes that an arrival must touch
+CA²FL with every client in the cache; in parentheses the time in copies of the bytes that an arrival must touch
 ([benchmarks](benchmarks.md#what-an-arrival-costs-the-server)). Best of several steps.
 
-{table(["d", "dense", "4 bit", "disk", "a dense row", "a 4-bit row", "clients", "arrivals a step"], arrivals)}
+{table(["d", "dense", "4 bit", "disk", "dense row", "4-bit row", "clients", "arrivals per step"], arrivals)}
 {again(found)}
 {END}"""
 
 
 def page(found: dict[str, Any], old: str) -> str:
-    """The page with what is measured in its place."""
+    """Return the page with the measured part replaced."""
     before, rest = old.split(BEGIN)
     return before + measured(found) + rest.split(END)[1]
 
 
 def main() -> None:
+    """Measure, or only write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trace", help="a behaviour trace of FedScale, for the run with a million clients")
-    parser.add_argument("--page", action="store_true", help="write the page from the figures that are there")
+    parser.add_argument("--trace", help="FedScale behavior trace for the run with a million clients")
+    parser.add_argument("--page", action="store_true", help="only write the page, from the stored figures")
     options = parser.parse_args()
     if not options.page:
         found = measure(options.trace)

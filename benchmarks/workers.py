@@ -1,8 +1,8 @@
-"""What a second worker of a Ray cluster brings: `OMP_NUM_THREADS=1 RAY_worker_niceness=0 python benchmarks/workers.py`.
+"""Measure the gain of a second Ray worker: `OMP_NUM_THREADS=1 RAY_worker_niceness=0 python benchmarks/workers.py`.
 
-The same jobs by turns: with one worker, with two, and without Ray; a ratio is one turn's.  Seconds by the clock, which
-depend on what else the machine does, and seconds of the processors: the workers', and those of the process that feeds
-them, which say how many it could feed.  (Ray gives its workers a low priority; here they have that of all others.)
+The same jobs run in turn with one worker, with two, and without Ray; ratios are taken within a turn. Wall-clock time
+depends on other load on the machine. Processor time is measured for the workers and for the process that feeds them,
+which shows how many workers it could feed. Ray gives its workers a low priority; here they have the normal one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import os
 import pathlib
 import statistics
+import sys
 import time
 
 import numpy as np
@@ -25,7 +26,10 @@ from offbeat.data import PartitionedDataset
 from offbeat.executors import EXECUTORS, Executor, Ray
 from offbeat.executors.choice import trial
 from offbeat.models import MODELS
-from offbeat_bench.train import EXAMPLES, made_up
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tools"))  # not part of the installed package
+
+from offbeat_bench.train import EXAMPLES, synthetic_data
 
 TURNS = 6
 SETTINGS = {  # batch, jobs at once, steps of each, executors without Ray
@@ -35,23 +39,25 @@ SETTINGS = {  # batch, jobs at once, steps of each, executors without Ray
 
 
 def with_workers(work: ClientRuntime, count: int) -> Executor:
-    """An executor that takes so many of the cluster's cores."""
+    """Return an executor that uses the given number of the cluster's cores."""
     executor = Ray(work)
-    executor._split(count)
-    executor._begun().size = lambda: count  # type: ignore[method-assign]
+    executor.split(count)
+    executor.backend.started().size = lambda: count  # type: ignore[method-assign]
     return executor
 
 
 def cpu_seconds(executor: Executor) -> tuple[float, float]:
-    """Of the workers, and of this process."""
-    members = executor._cluster.members if isinstance(executor, Ray) and executor._cluster else []
-    stats = [pathlib.Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split() for member in members]
+    """Return the processor time of the workers and of this process."""
+    cluster = executor.backend.cluster if isinstance(executor, Ray) else None
+    workers = cluster.workers if cluster is not None else []
+    stats = [pathlib.Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split() for worker in workers]
     return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK"), time.process_time()
 
 
 def measure(model: str) -> None:
+    """Print the quartiles of all figures for a model."""
     batch, jobs, steps, others = SETTINGS[model]
-    dataset = made_up(model)
+    dataset = synthetic_data(model)
     torch.manual_seed(0)
     module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
     clients = np.array_split(np.arange(EXAMPLES), EXAMPLES // (steps * batch))
@@ -74,7 +80,7 @@ def measure(model: str) -> None:
             rates[name] = jobs * steps / (time.perf_counter() - started)
             if isinstance(executor, Ray):
                 worked, fed = (1000 * (b - a) / jobs for a, b in zip(before, cpu_seconds(executor), strict=True))
-                rates |= {f"{name}: ms a job in workers": worked, f"{name}: ms a job to feed them": fed}
+                rates |= {f"{name}: ms per job in workers": worked, f"{name}: ms per job to feed them": fed}
         turns.append(rates | {"second worker": rates["ray 2"] / rates["ray 1"]})
         load.append(os.getloadavg()[0])
     for executor in executors.values():

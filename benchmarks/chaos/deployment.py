@@ -1,8 +1,8 @@
-"""Kill the parts of a durable deployment again and again: `python benchmarks/chaos/deployment.py --kills 12 --out DIR`.
+"""Kill the parts of a durable deployment repeatedly: `python benchmarks/chaos/deployment.py --kills 12 --out DIR`.
 
-A server and three nodes with TLS and keys on this machine.  Which part is killed next is drawn from the seed; its
-moment is when the deployment has come on since the last kill.  At the end the log must be whole, and its replay come to
-the same x.
+The deployment is a server and three nodes with TLS and keys on this machine. The seed determines which part is killed
+next; the kill follows when the deployment has made progress since the last one. At the end the log must be complete,
+and its replay must produce the same x.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from offbeat.deploy.processes import free_ports
-from offbeat.runs.folder import environment
+from offbeat.runs.folder import environment, is_run, read_metrics
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))  # not part of the installed package
+
 from offbeat_chaos.campaign import commit
 
 OFFBEAT = [sys.executable, "-c", "from offbeat.cli import main; main()"]
 PROGRAMS = {"server app": "flwr-serverapp", "SuperLink": "flower-superlink", "node": "flower-supernode"}
 NODES = 3
-PATIENCE = 300.0
+TIMEOUT = 300.0  # seconds for the deployment to make progress
 EXPERIMENT = """
 rounds = 1000000
 seed = 1
@@ -52,7 +55,12 @@ every = 1
 
 
 class Deployment:
-    """A server and its nodes, and whatever processes they start."""
+    """A server, its nodes, and all processes that they start.
+
+    Args:
+        place: Folder of the deployment.
+        rule: Name of the algorithm.
+    """
 
     def __init__(self, place: pathlib.Path, rule: str) -> None:
         self.place, self.server = place, place / "dep" / "server"
@@ -75,7 +83,7 @@ class Deployment:
             return subprocess.Popen([*OFFBEAT, *map(str, words)], env=self.env, stdout=out, stderr=subprocess.STDOUT)
 
     def living(self, program: str) -> list[int]:
-        """Processes of this deployment, by their program."""
+        """Return the processes of this deployment that run a program."""
         return [
             int(of.name) for of in pathlib.Path("/proc").iterdir() if of.name.isdecimal() and self._runs(of, program)
         ]
@@ -89,38 +97,40 @@ class Deployment:
             return False
 
     def version(self) -> int:
-        file = self.run / "metrics.jsonl"
-        lines = file.read_text().splitlines() if file.is_file() else []
-        return int(json.loads(lines[-1])["version"]) if lines else -1
+        """Return the last evaluated version, or −1 before the first."""
+        lines = read_metrics(self.run, in_progress=True) if is_run(self.run) else []
+        return int(lines[-1]["version"]) if lines else -1
 
-    def until(self, true: Callable[[], Any], what: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not true():
+    def wait_for(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait until a condition holds; exit if that takes too long or the server ends."""
+        end = time.monotonic() + TIMEOUT
+        while not condition():
             if time.monotonic() > end or self.serving.poll() is not None:
-                raise SystemExit(f"not within {PATIENCE:g} s, or the server has ended: {what}; see {self.place}")
+                raise SystemExit(f"not within {TIMEOUT:g} s, or the server ended: {what}; see {self.place}")
             time.sleep(0.1)
 
     def kill(self, part: str, rng: random.Random) -> None:
-        """SIGKILL to a process of this kind; then wait until the deployment has come on."""
-        self.until(lambda: self.living(PROGRAMS[part]), f"a {part} to be killed")
+        """Kill a process of this kind and wait until the deployment has made progress."""
+        self.wait_for(lambda: self.living(PROGRAMS[part]), f"a {part} to be killed")
         before = self.version()
         os.kill(rng.choice(sorted(self.living(PROGRAMS[part]))), signal.SIGKILL)
-        self.until(lambda: self.version() >= before + 3, f"versions after the {part} was killed")
+        self.wait_for(lambda: self.version() >= before + 3, f"versions after the {part} was killed")
 
     def stop(self) -> None:
+        """Stop the server and the nodes."""
         for process in self.started:
             process.terminate()
         for process in self.started:
             process.wait(60)
 
 
-def books(trips: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What the log of a deployment says: every job is sent once, ends once at most, and a client has one at a time."""
+def check_log(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Check a deployment's log: each job is sent once and ends at most once, and a client has one job at a time."""
     out: dict[int, int] = {}
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     last = 0
-    for line in trips:
+    for line in events:
         if "sent" in line:
             if line["sent"] != last + 1 or line["client"] in out.values():
                 wrong.append(f"job {line['sent']} to client {line['client']} while {out}")
@@ -130,17 +140,18 @@ def books(trips: Iterable[dict[str, Any]]) -> dict[str, Any]:
             if end in line:
                 counts[end] += 1
                 if out.pop(line[end], None) is None:
-                    wrong.append(f"job {line[end]} {end}, though nobody waits for it")
+                    wrong.append(f"job {line[end]} {end}, but the server does not wait for it")
     return {"sent": last, "arrived": counts["arrived"], "lost": counts["lost"], "in_flight": len(out), "wrong": wrong}
 
 
 def campaign(rule: str, kills: int, seed: int, place: pathlib.Path) -> dict[str, Any]:
-    begun, rng = time.monotonic(), random.Random(seed)
+    """Run a deployment, kill its parts, and return what was checked."""
+    started, rng = time.monotonic(), random.Random(seed)
     parts = [*PROGRAMS] * (kills // len(PROGRAMS) + 1)
     deployment = Deployment(place, rule)
     done: Counter[str] = Counter()
     try:
-        deployment.until(lambda: deployment.version() >= 2, "two versions")
+        deployment.wait_for(lambda: deployment.version() >= 2, "two versions")
         for part in rng.sample(parts[:kills], kills):
             deployment.kill(part, rng)
             done[part] += 1
@@ -150,8 +161,8 @@ def campaign(rule: str, kills: int, seed: int, place: pathlib.Path) -> dict[str,
         deployment.stop()
     run = deployment.run
     text = (run / "events.jsonl").read_text()
-    found = books(json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
-    versions = [json.loads(line)["version"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = check_log(json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
+    versions = [line["version"] for line in read_metrics(run)]
     replay = subprocess.run(
         [*OFFBEAT, "replay", str(run)], env=deployment.env, capture_output=True, text=True, check=False
     )
@@ -162,7 +173,7 @@ def campaign(rule: str, kills: int, seed: int, place: pathlib.Path) -> dict[str,
         "rule": rule, "seed": seed, "kills": dict(done), "versions": versions[-1], "updates": found["arrived"],
         "lost": found["lost"], "books": found, "replayed": replay.returncode == 0, "said": replay.stdout.strip(),
         "left_behind": left, "held": whole and not left and replay.returncode == 0,
-        "seconds": round(time.monotonic() - begun, 1), "commit": commit(), **environment(),
+        "seconds": round(time.monotonic() - started, 1), "commit": commit(), **environment(),
     }  # fmt: skip
 
 

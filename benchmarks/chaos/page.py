@@ -1,9 +1,9 @@
-"""Make docs/reliability.md of what campaigns have found: `python benchmarks/chaos/page.py`.
+"""Generate docs/reliability.md from the results of campaigns: `python benchmarks/chaos/page.py`.
 
     offbeat chaos benchmarks/chaos/NAME.toml --kills 40 --out runs/chaos/NAME
     python benchmarks/chaos/page.py runs/chaos/*/chaos.json
 
-With files, their results are kept first, in results/NAME.json.  No figure on the page is typed.
+Given files, it first copies their results to results/NAME.json. No figure on the page is typed by hand.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from offbeat_chaos.messages import FATES
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parents[1] / "tools"))  # not part of the installed package
 
-HERE = pathlib.Path(__file__).parent
+from offbeat_chaos.messages import FATES  # noqa: E402
+
 PAGE = HERE.parents[1] / "docs" / "reliability.md"
 RESULTS = HERE / "results"
 KINDS = (
@@ -38,6 +40,7 @@ Found = Mapping[str, Any]
 
 
 def page() -> str:
+    """Return the page."""
     found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
     deployments = [found.pop("deployment")] if "deployment" in found else []
     text = (HERE / "page.md").read_text(encoding="utf-8")
@@ -63,10 +66,10 @@ def _sum(found: Mapping[str, Found], deployments: Sequence[Found]) -> str:
     vanished = sum(each["faults"].get("vanished", 0) for each in messages)
     broken = sum(not each["held"] for each in (*found.values(), *deployments))
     runs = sum(len(each["runs"]) for each in found.values())
-    verdict = f"{broken} campaigns have broken an invariant" if broken else "no invariant was broken, nothing was lost"
+    verdict = f"{broken} campaigns broke an invariant" if broken else "no invariant was broken, nothing was lost"
     return (
         f"**{kills} kills of {runs} simulated runs, {real} kills in a deployment, {faults:,} faults in "
-        f"{sum(each['jobs'] for each in messages):,} trips, {vanished} clients that vanished: {verdict}.**"
+        f"{sum(each['jobs'] for each in messages):,} trips, {vanished} vanished clients: {verdict}.**"
     )
 
 
@@ -82,7 +85,7 @@ def _kills(found: Mapping[str, Found]) -> str:
 
 
 def _places(found: Iterable[Found]) -> str:
-    """Operations on files at which processes died or were refused."""
+    """Return the table of file operations at which processes died or were refused."""
     counts: Counter[tuple[str, str]] = Counter()
     for each in found:
         for kill in (kill for run in each["runs"] for kill in run["kills"]):
@@ -96,13 +99,13 @@ def _places(found: Iterable[Found]) -> str:
 
 
 def _invariants(found: Iterable[Found]) -> str:
-    looked: Counter[str] = Counter()
+    checks: Counter[str] = Counter()
     held: dict[str, bool] = {}
     for each in (each for campaign in found for each in campaign["invariants"]):
-        looked[each["name"]] += each["checks"]
+        checks[each["name"]] += each["checks"]
         held[each["name"]] = held.get(each["name"], True) and each["held"]
-    rows = [[name, f"{looked[name]:,}", "held" if good else "**broken**"] for name, good in held.items()]
-    return _table(["invariant", "looked at", ""], rows)
+    rows = [[name, f"{checks[name]:,}", "held" if good else "**violated**"] for name, good in held.items()]
+    return _table(["invariant", "checks", "result"], rows)
 
 
 def _messages(found: Mapping[str, Found]) -> str:
@@ -126,8 +129,8 @@ def _messages(found: Mapping[str, Found]) -> str:
                 f"{messages['chance']:.2f}",
             ]
         )
-    head = ["file", "trips", *FATES, "clients vanished", "given up", "refused", "came though nobody waited",
-            "accuracy % without", "accuracy % with", "chance"]  # fmt: skip
+    head = ["file", "trips", *FATES, "clients vanished", "timed out", "rejected", "unsolicited",
+            "accuracy % without faults", "accuracy % with faults", "chance"]  # fmt: skip
     return _table(head, rows)
 
 
@@ -135,10 +138,9 @@ def _corruptions(found: Iterable[Found]) -> str:
     every = [each["messages"] for each in found if "jobs" in (each["messages"] or {})]
     faults, refused = (sum((Counter(each[name]) for each in every), Counter[str]()) for name in ("faults", "refused"))
     damages = {name.removeprefix("corrupted: "): n for name, n in faults.items() if name.startswith("corrupted: ")}
-    return (
-        "Damaged: " + ", ".join(f"{name} {n}" for name, n in sorted(damages.items())) + ". Refused: "
-        + ", ".join(f"{name} {n}" for name, n in sorted(refused.items())) + "."
-    )  # fmt: skip
+    corrupted = ", ".join(f"{name} {n}" for name, n in sorted(damages.items()))
+    rejected = ", ".join(f"{name} {n}" for name, n in sorted(refused.items()))
+    return f"Corrupted: {corrupted}. Rejected: {rejected}."
 
 
 def _deployments(found: Sequence[Found]) -> str:
@@ -146,11 +148,11 @@ def _deployments(found: Sequence[Found]) -> str:
         return "Not run yet."
     rows = [
         [each["rule"], *(each["kills"].get(what, 0) for what in ("server app", "SuperLink", "node")), each["versions"],
-         each["updates"], each["lost"], "the same, bit for bit" if each["replayed"] else "**another**",
+         each["updates"], each["lost"], "equal, bit for bit" if each["replayed"] else "**different**",
          "yes" if each["held"] else "**no**", each["seconds"]] for each in found
     ]  # fmt: skip
-    head = ["rule", "kills of the server app", "of the SuperLink", "of a node", "versions", "updates", "trips given up",
-            "x in the replay of the log", "every invariant held", "seconds"]  # fmt: skip
+    head = ["algorithm", "kills of the server app", "of the SuperLink", "of a node", "versions", "updates",
+            "lost trips", "x in the replay of the log", "all invariants held", "seconds"]  # fmt: skip
     return _table(head, rows)
 
 

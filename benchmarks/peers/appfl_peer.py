@@ -1,13 +1,13 @@
 """APPFL: its virtual simulation `appfl.vsim`, synchronous (FedAvg) and asynchronous (FedBuff).
 
-Settings: SimServerAgent and one SimClientAgent a user, VanillaTrainer with one local epoch, no validation,
-`optimize_memory` off everywhere (on, it calls the garbage collector several times a client), loggers silenced,
-profiles with random speed, a fixed virtual second a step.  vsim trains strictly one client after the other in one
-process.  All agents share one module: a module each would be 9 GB for the CNN, and each loads its parameters before
-it trains anyway.
+Settings: SimServerAgent and one SimClientAgent per user, VanillaTrainer with one local epoch, no validation,
+`optimize_memory` off everywhere (it calls the garbage collector several times per client), loggers silenced, profiles
+with random speed, a fixed virtual time per step. vsim trains strictly one client after the other in one process. All
+agents share one module: separate ones would take 9 GB for the CNN, and each agent loads its parameters before it
+trains anyway.
 
-APPFL's FedBuff is not quite FedBuff: it adds α·(client's model − today's x) for each arrival, where the others add
-the client's own change.  The work is the same; the loss after it need not be.
+APPFL's FedBuff differs: it adds α·(client's model − current x) for each arrival, where the others add the client's
+change. The work is the same; the resulting loss need not be.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch.utils.data import TensorDataset
 
 
 def train_configs(task: Task, folder: str) -> dict[str, Any]:
+    """Return APPFL's settings of the clients."""
     return {
         "trainer": "VanillaTrainer",
         "mode": "epoch",
@@ -45,6 +46,7 @@ def train_configs(task: Task, folder: str) -> dict[str, Any]:
 
 
 def server_configs(task: Task, folder: str) -> dict[str, Any]:
+    """Return APPFL's settings of the server."""
     buffered = task.algorithm == "fedbuff"
     kind = {"client_weights_mode": "equal", "optimize_memory": False}
     # step = Σ α/num_clients·(…): with α = η·num_clients/BUFFER it is η times the buffer's mean
@@ -64,7 +66,7 @@ def server_configs(task: Task, folder: str) -> dict[str, Any]:
 
 
 def agents(task: Task, module: nn.Module, data: Data, folder: str) -> tuple[SimServerAgent, list[SimClientAgent]]:
-    """APPFL means its agents' methods to be overridden; these load the common module and count nothing."""
+    """Return the agents, which load the common module and compute no metric; APPFL intends such overrides."""
 
     class Server(SimServerAgent):
         def _load_model(self) -> None:
@@ -87,6 +89,8 @@ def agents(task: Task, module: nn.Module, data: Data, folder: str) -> tuple[SimS
 
 
 def driver(task: Task, clock: Clock, server: SimServerAgent, clients: list[SimClientAgent]) -> Any:
+    """Return the simulation, which ticks the clock after each server step."""
+
     class TimedSync(SyncSimDriver):
         def _run_round(self) -> Any:
             result = super()._run_round()
@@ -114,6 +118,7 @@ def driver(task: Task, clock: Clock, server: SimServerAgent, clients: list[SimCl
 
 
 def train(task: Task, module: nn.Module, data: Data) -> tuple[float, nn.Module]:
+    """Train with APPFL; return the timed seconds and the model."""
     logging.disable(logging.CRITICAL)
     clock = Clock(task, stop=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""What every system is given: the same data, the same models, the same clock, the same line of output.
+"""Data, models, timing and output that all compared systems share.
 
-Each `*_peer.py` beside this file brings one function, `train(task, module, data) -> (seconds, module)`, and hands it
-to `main`.  Needs torch and NumPy alone; the models are offbeat's own, read from the repository's `src`.
+Each `*_peer.py` in this folder defines one function, `train(task, module, data) -> (seconds, module)`, and passes it to
+`main`. This module needs only torch and NumPy; the models are offbeat's own, from the repository's `src`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ MODELS: dict[str, tuple[Model, tuple[int, int, int]]] = {
     "mlp-cifar": (MLP(hidden=(200,)), CIFAR),
 }
 CLASSES, SEED = 10, 0
-BUFFER = 10  # arrivals a step of FedBuff
+BUFFER = 10  # arrivals per step of FedBuff
 
 
 @dataclass(frozen=True)
 class Task:
-    """The work.  A round is a cohort's worth of clients: one step of FedAvg, or cohort/BUFFER steps of FedBuff."""
+    """The work to do. A round is one cohort of clients: one step of FedAvg, or cohort/BUFFER steps of FedBuff."""
 
     model: str
     algorithm: str
@@ -56,28 +56,30 @@ class Task:
 
     @property
     def local_steps(self) -> int:
+        """Local steps of one client."""
         return -(-self.samples // self.batch_size)
 
     @property
     def per_version(self) -> int:
-        """Clients that make one step of the server."""
+        """Clients per server step."""
         return self.cohort if self.algorithm == "fedavg" else BUFFER
 
     @property
     def server_rate(self) -> float:
-        """η: with FedBuff a cohort's worth of steps of the server goes as far as one step of FedAvg.
+        """Server rate η, with which the FedBuff steps of one cohort go as far as one step of FedAvg.
 
-        With η = 1 the stale updates overshoot, and the loss rises.
+        With η = 1 stale updates overshoot and the loss rises.
         """
         return self.per_version / self.cohort
 
     @property
     def warmup_versions(self) -> int:
+        """Server steps of the warm-up."""
         return self.warmup * self.cohort // self.per_version
 
     @property
     def versions(self) -> int:
-        """Steps of the server, warm-up included."""
+        """Server steps, including the warm-up."""
         return (self.warmup + self.rounds) * self.cohort // self.per_version
 
     @property
@@ -88,21 +90,22 @@ class Task:
 
 @dataclass(frozen=True)
 class Data:
-    """User i has the examples i·samples … (i + 1)·samples, on the CPU."""
+    """Examples on the CPU; user i has those from i·samples to (i + 1)·samples."""
 
     x: Tensor
     y: Tensor
     samples: int
 
     def user(self, i: int) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels of a user."""
         part = slice(i * self.samples, (i + 1) * self.samples)
         return self.x[part], self.y[part]
 
 
 def make_data(model: str, users: int, samples: int) -> Data:
-    """Ten coarse patterns under noise: as many floats as an image has, and easy enough for a loss that falls at once.
+    """Return noisy images of ten coarse patterns, easy enough for the loss to fall at once.
 
-    A fifth of the labels are random, so that no gradient vanishes: denormal numbers would be slow.
+    A fifth of the labels are random, so that gradients do not vanish: denormal numbers would be slow.
     """
     rng = np.random.default_rng(SEED)
     _, (channels, height, width) = MODELS[model]
@@ -117,6 +120,7 @@ def make_data(model: str, users: int, samples: int) -> Data:
 
 
 def make_model(name: str) -> nn.Module:
+    """Return a model with fixed initial weights."""
     torch.manual_seed(SEED)
     model, shape = MODELS[name]
     return model.build(shape, CLASSES)
@@ -124,24 +128,29 @@ def make_model(name: str) -> nn.Module:
 
 @torch.no_grad()
 def training_loss(module: nn.Module, data: Data) -> float:
-    """Mean cross entropy on the first thousand training examples: whether the system has trained at all."""
+    """Return the mean cross-entropy on the first thousand training examples, to see that a system trains at all."""
     module = module.cpu().eval()
     return nn.functional.cross_entropy(module(data.x[:1000]), data.y[:1000]).item()
 
 
 class FinishedError(Exception):
-    """Raised by a clock that is asked to end a run that would go on."""
+    """Raised by a clock to end a run that would continue."""
 
 
 class Clock:
-    """Notes when each step of the server is done."""
+    """Records when each server step is done.
+
+    Args:
+        task: The work.
+        stop: Raise `FinishedError` after the last step, for systems that would continue.
+    """
 
     def __init__(self, task: Task, *, stop: bool = False) -> None:
         self.task, self.stop = task, stop
         self.stamps: list[float] = []
 
     def tick(self) -> None:
-        """Call after each step of the server."""
+        """Record the end of a server step."""
         if self.task.device == "cuda":
             torch.cuda.synchronize()
         self.stamps.append(time.perf_counter())
@@ -150,9 +159,9 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """From the end of the warm-up to the end of the last step."""
+        """Seconds from the end of the warm-up to the end of the last step."""
         if len(self.stamps) < self.task.versions:
-            raise RuntimeError(f"{len(self.stamps)} steps of the server, {self.task.versions} expected")
+            raise RuntimeError(f"{len(self.stamps)} server steps, {self.task.versions} expected")
         return self.stamps[self.task.versions - 1] - self.stamps[self.task.warmup_versions - 1]
 
 
@@ -160,25 +169,35 @@ Train = Callable[[Task, nn.Module, Data], tuple[float, nn.Module]]
 
 
 def parser(description: str, algorithms: tuple[str, ...]) -> argparse.ArgumentParser:
-    """The options that all systems share."""
+    """Return a parser with the options that all systems share."""
     p = argparse.ArgumentParser(description=description.splitlines()[0])
     p.add_argument("--model", choices=list(MODELS), default="cnn")
     p.add_argument("--algorithm", choices=algorithms, default=algorithms[0])
     p.add_argument("--rounds", type=int, default=10, help="timed rounds of one cohort each")
-    p.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts; at least one")
+    p.add_argument("--warmup", type=int, default=2, help="rounds before the timer starts; at least one")
     p.add_argument("--repeat", type=int, default=1)
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--users", type=int, default=1000)
-    p.add_argument("--samples", type=int, default=50, help="examples a user")
-    p.add_argument("--cohort", type=int, default=50, help="clients a round; with fedbuff clients at work at a time")
+    p.add_argument("--samples", type=int, default=50, help="examples per user")
+    p.add_argument(
+        "--cohort", type=int, default=50, help="clients per round; with fedbuff clients that train at a time"
+    )
     p.add_argument("--batch-size", type=int, default=10)
     p.add_argument("--lr", type=float, default=0.1)
-    p.add_argument("--threads", type=int, help="torch threads of each process; the system's own choice when left out")
+    p.add_argument("--threads", type=int, help="torch threads of each process (default: the system's choice)")
     return p
 
 
 def main(system: str, package: str, args: argparse.Namespace, train: Train, *, silent: bool = False) -> None:
-    """Train `--repeat` times from the same start; a line of JSON each.  All other output goes to stderr."""
+    """Train `--repeat` times from the same start and print one line of JSON each; other output goes to stderr.
+
+    Args:
+        system: Name of the system.
+        package: Package whose version is reported.
+        args: Options of `parser`.
+        train: The system's training function.
+        silent: Print nothing.
+    """
     names = Task.__dataclass_fields__
     task = Task(**{name: value for name, value in vars(args).items() if name in names})
     if task.warmup < 1 or task.rounds < 1:

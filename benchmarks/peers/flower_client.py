@@ -1,4 +1,4 @@
-"""What a Flower actor does: a module of its own, because Ray's workers import it."""
+"""The work of a Flower actor, in a separate module because Ray's workers import it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 @functools.cache
 def actor_state(task: Task) -> tuple[nn.Module, Data]:
-    """What an actor keeps: one module, and the data."""
+    """Return an actor's module and data, created on the first call."""
     torch.set_num_threads(1)
     data = make_data(task.model, task.users, task.samples)
     on_device = Data(data.x.to(task.device), data.y.to(task.device), data.samples)
@@ -20,7 +20,7 @@ def actor_state(task: Task) -> tuple[nn.Module, Data]:
 
 
 def train_client(task: Task, message: Message, context: Context) -> Message:
-    """One local epoch, as in Flower's PyTorch quickstart but for the data loader: slices of tensors are faster."""
+    """Train one local epoch as in Flower's PyTorch quickstart, with slices of tensors, faster than a data loader."""
     module, data = actor_state(task)
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(module.parameters(), lr=task.lr)

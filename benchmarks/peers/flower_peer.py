@@ -1,10 +1,10 @@
 """Flower: its simulation engine with the Ray backend, FedAvg of the message API.
 
-Settings: one Ray actor a core (client_resources num_cpus = 1, so that all cores are used; with --device cuda each
-actor gets an equal share of the GPU), one torch thread an actor, no evaluation at the clients, the server's hook
-`evaluate_fn` used as a clock only.  Each actor makes the data once and keeps it on its device.  --processes sets the
-number of actors.  Telemetry is off.  `run_simulation` is used, not `flwr run`, which needs a project folder and
-starts the same engine.
+Settings: one Ray actor per core (client_resources num_cpus = 1, so that all cores are used; with --device cuda each
+actor gets an equal share of the GPU), one torch thread per actor, no evaluation at the clients, the server's hook
+`evaluate_fn` only as a clock. Each actor creates the data once and keeps it on its device. --processes sets the number
+of actors. Telemetry is off. This uses `run_simulation` instead of `flwr run`, which needs a project folder and starts
+the same engine.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import nn
 
 
 def train(processes: int, task: Task, module: nn.Module, data: Data) -> tuple[float, nn.Module]:
+    """Train with Flower; return the timed seconds and the model."""
     clock = Clock(task)
     client_app, server_app = ClientApp(), ServerApp()
     client_app.train()(functools.partial(train_client, task))

@@ -1,13 +1,13 @@
-"""FLSim: its asynchronous trainer (FedBuff, its speciality) and its synchronous one (FedAvg).
+"""FLSim: its asynchronous trainer (FedBuff, its specialty) and its synchronous one (FedAvg).
 
-Settings: users as ready batches on the training device (`FLDataProviderFromList`), no evaluation, no metrics, equal
-weights, `minimize_cuda_transfer` as by default, global SGD with rate η (η/10 for FedBuff, which sums its buffer of
-10).  One client starts every 1/cohort of a virtual second and takes U(0.5, 1.5) of them, so that `cohort` are at work
-on average.  One process: the asynchronous trainer has no other mode, and the synchronous one is measured beside it.
-FLSim keeps the batches of a user in one fixed order, and saves shuffling.
+Settings: users as prepared batches on the training device (`FLDataProviderFromList`), no evaluation, no metrics, equal
+weights, the default `minimize_cuda_transfer`, global SGD with rate η (η/10 for FedBuff, which sums its buffer of 10).
+One client starts every 1/cohort of a virtual second and takes U(0.5, 1.5) seconds, so that `cohort` clients train on
+average. One process: the asynchronous trainer has no other mode, and the synchronous one is compared with it. FLSim
+keeps the batches of a user in a fixed order and so saves shuffling.
 
-FLSim 0.1.0 gives dataclasses other dataclasses as defaults, which Python refuses since 3.11; `legacy_dataclasses`
-lets it import unchanged.  It changes nothing that runs later.  Runs from a folder made by sources.py too.
+FLSim 0.1.0 uses dataclasses as defaults of other dataclasses, which Python rejects since 3.11; `legacy_dataclasses`
+lets it import unchanged and has no effect later. It also runs from a folder of sources.py.
 """
 
 from __future__ import annotations
@@ -65,35 +65,45 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Classifier(IFLModel):
-    """The common module as FLSim wants to see it."""
+    """The common module with FLSim's interface.
+
+    Args:
+        module: The common module.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
     def fl_get_module(self) -> nn.Module:
+        """Return the module."""
         return self.module
 
     def fl_cuda(self) -> None:
+        """Move the module to the GPU."""
         self.module.cuda()
 
     def fl_create_training_batch(self, batch: Batch) -> Batch:
+        """Return the batch, which is ready for training."""
         return batch
 
     def fl_forward(self, batch: Batch) -> FLBatchMetrics:
+        """Return the loss on a batch."""
         x, y = batch
         outputs = self.module(x)
         loss = nn.functional.cross_entropy(outputs, y)
         return FLBatchMetrics(loss=loss, num_examples=len(y), predictions=outputs, targets=y, model_inputs=x)
 
     def get_eval_metrics(self, batch: Batch) -> FLBatchMetrics:
+        """Return the loss on a batch."""
         return self.fl_forward(batch)
 
     def get_num_examples(self, batch: Batch) -> int:
+        """Return the size of a batch."""
         return len(batch[1])
 
 
 def shared(task: Task) -> dict[str, Any]:
-    """What both trainers are told.  The epochs are more than enough: the clock ends the run."""
+    """Return the settings of both trainers. The epochs are more than enough; the clock ends the run."""
     client = ClientConfig(epochs=1, optimizer=LocalOptimizerSGDConfig(lr=task.lr))
     return {
         "epochs": 1000.0,
@@ -105,6 +115,8 @@ def shared(task: Task) -> dict[str, Any]:
 
 
 def asynchronous(task: Task, model: Classifier, clock: Clock) -> AsyncTrainer:
+    """Return the trainer for FedBuff."""
+
     class Timed(AsyncTrainer):
         def _global_update_done(self) -> None:
             super()._global_update_done()
@@ -124,6 +136,8 @@ def asynchronous(task: Task, model: Classifier, clock: Clock) -> AsyncTrainer:
 
 
 def synchronous(task: Task, model: Classifier, clock: Clock) -> SyncTrainer:
+    """Return the trainer for FedAvg."""
+
     class Timed(SyncTrainer):
         def _train_one_round(self, *args: Any, **kwargs: Any) -> None:
             super()._train_one_round(*args, **kwargs)
@@ -135,6 +149,7 @@ def synchronous(task: Task, model: Classifier, clock: Clock) -> SyncTrainer:
 
 
 def train(task: Task, module: nn.Module, data: Data) -> tuple[float, nn.Module]:
+    """Train with FLSim; return the timed seconds and the model."""
     logging.disable(logging.INFO)
     random.seed(0)
     clock = Clock(task, stop=True)

@@ -1,10 +1,10 @@
 """offbeat, through `offbeat.run`.
 
 Settings: executor "auto" unless --executor names another; scheduler "rounds" for FedAvg and "continuous" for FedBuff (a
-client that comes free is replaced at once, as with FLSim and APPFL), trips of U(0.5, 1.5) virtual seconds, staleness
-weight 1, threads as offbeat chooses them.  Nothing is written to disk.  The wall clock is the run's own: drawing
-clients, training, the server's step and the log are all in it.  x is tested on one single example at the end of the
-warm-up and at the end, because that is where the public API reports the time.
+client that becomes idle is replaced at once, as in FLSim and APPFL), trips of U(0.5, 1.5) virtual seconds, staleness
+weight 1, threads as offbeat chooses them. Nothing is written to disk. The time is that of the whole run, including
+client selection, training, the server's step and the log. x is evaluated on a single example after the warm-up and at
+the end, because that is when the public API reports the time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from offbeat.vectors import Layout
 
 
 def train(executor: str, task: Task, module: nn.Module, data: Data) -> tuple[float, nn.Module]:
+    """Train with offbeat; return the timed seconds and the model."""
     asynchronous = task.algorithm == "fedbuff"
     result = ob.run(
         data=ob.Dataset(data.x, data.y, data.x[:1], data.y[:1], classes=10),

@@ -1,12 +1,12 @@
 """pfl (pfl-research), SimulatedBackend with FederatedAveraging.
 
-Settings, after pfl's guide "Fast distributed simulations" and its CIFAR-10 benchmark: `Dataset` in memory (the guide:
-the fastest if the data fits), its tensors on the training device from the start, one `Dataset` object a user so that
-its batches are cut once, no evaluation, no callbacks but a clock, central SGD with rate 1.  One process; --processes
-N starts N of them with torchrun, which is pfl's documented way to use more cores (here for the CPU alone: with
-torchrun, pfl 0.6.0 takes the GPU that has the number of the process).  Users are drawn with `minimize_reuse`: a cohort
-without repetitions, as in the other systems.  pfl keeps the batches of a user in one fixed order, and saves shuffling.
-Runs from a folder made by sources.py too.
+Settings, after pfl's guide "Fast distributed simulations" and its CIFAR-10 benchmark: `Dataset` in memory (according to
+the guide the fastest if the data fits), its tensors on the training device from the start, one `Dataset` object per
+user so that its batches are split once, no evaluation, no callback except a clock, central SGD with rate 1. One
+process; --processes N starts N of them with torchrun, pfl's documented way to use more cores (here only on the CPU:
+with torchrun, pfl 0.6.0 uses the GPU with the number of the process). Users are drawn with `minimize_reuse`: a cohort
+without repetitions, as in the other systems. pfl keeps the batches of a user in a fixed order and so saves shuffling.
+It also runs from a folder of sources.py.
 """
 
 from __future__ import annotations
@@ -32,20 +32,27 @@ from torch import Tensor, nn
 
 
 class Classifier(nn.Module):
-    """The common module with the two methods that pfl asks for."""
+    """The common module with the two methods that pfl requires.
+
+    Args:
+        module: The common module.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss on a batch."""
         return nn.functional.cross_entropy(self.module(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Return no metrics."""
         return {}
 
 
 def train(task: Task, module: nn.Module, data: Data) -> tuple[float, nn.Module]:
+    """Train with pfl; return the timed seconds and the model."""
     clock = Clock(task)
 
     class Tick(TrainingProcessCallback):
@@ -80,7 +87,7 @@ def train(task: Task, module: nn.Module, data: Data) -> tuple[float, nn.Module]:
 
 
 def restart(args: argparse.Namespace) -> None:
-    """Replace this process by torchrun with as many of it as asked for."""
+    """Replace this process by torchrun with the requested number of processes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.processes}"]
     os.environ.setdefault("OMP_NUM_THREADS", str(args.threads or 1))
     os.execv(sys.executable, [*command, *sys.argv])
@@ -91,7 +98,7 @@ if __name__ == "__main__":
     p.add_argument("--processes", type=int, default=1)
     args = p.parse_args()
     if args.processes > 1 and args.device == "cuda":
-        p.error("--processes above 1 needs a GPU for each; leave it out")
+        p.error("--processes above 1 needs one GPU per process; leave it out")
     os.environ["PFL_PYTORCH_DEVICE"] = args.device
     if args.processes > 1 and "LOCAL_RANK" not in os.environ:
         restart(args)

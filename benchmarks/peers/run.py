@@ -1,12 +1,12 @@
-"""The same federated work in offbeat and in its peers, side by side in one run.
+"""Compare offbeat with other frameworks on the same federated work.
 
     python benchmarks/peers/run.py                          # everything, on the CPU
     python benchmarks/peers/run.py --check                  # do all systems compute the same?
     python benchmarks/peers/run.py --sources DIR --device cuda --systems offbeat,pfl,flsim
 
-Each system runs in a virtual environment of its own, which is made on the first call.  Repetitions are interleaved (A
-B C A B C …) and ratios are taken between runs of the same turn, so that a machine that slows down slows everybody. A
-system that cannot be installed or run is reported with the reason.  README.md beside this says what the figures mean.
+Each system runs in its own virtual environment, which is created on the first call. Repetitions are interleaved (A B C
+A B C …) and ratios are taken between runs of the same turn, so that a slow phase of the machine affects all systems. A
+system that cannot be installed or run is reported with the reason. README.md in this folder explains the figures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ CHECK = ("--users", "20", "--cohort", "20", "--batch-size", "50", "--rounds", "3
 
 
 class Bench:
-    """Runs systems and keeps what they say."""
+    """Runs the systems and collects their output.
+
+    Args:
+        args: Options of the command line.
+    """
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -38,20 +42,20 @@ class Bench:
         args.out.write_text("")
 
     def install(self) -> None:
-        """Find or make an interpreter for each system."""
+        """Find or create an interpreter for each system."""
         for name in self.args.systems:
             system = SYSTEMS[name]
             if self.args.sources and not system.pure:
-                self._failed(name, "not from source: needs an environment of its own")
+                self._failed(name, "cannot run from source: it needs its own environment")
                 continue
             try:
                 own = pathlib.Path(sys.executable)
                 self.pythons[name] = own if self.args.sources else interpreter(system, self.args.venvs, self.args.torch)
             except (UnavailableError, OSError, subprocess.CalledProcessError) as error:
-                self._failed(name, f"does not install: {error}")
+                self._failed(name, f"cannot be installed: {error}")
 
     def compare(self, model: str, algorithm: str) -> None:
-        """All repetitions of one model and algorithm, interleaved."""
+        """Run all repetitions of one model and algorithm, interleaved."""
         names = [name for name in self.pythons if algorithm in SYSTEMS[name].algorithms]
         work = ["--model", model, "--algorithm", algorithm, "--device", self.args.device]
         timed = CHECK if self.args.check else ("--rounds", str(self.args.rounds), "--warmup", str(self.args.warmup))
@@ -62,9 +66,9 @@ class Bench:
                     self._record(name, turn, [*work, *timed, *option])
 
     def _threads(self, name: str, work: list[str]) -> list[str] | None:
-        """Each system's own choice of threads or a single one, whichever is faster for this work in a short trial.
+        """Return the options for the faster number of threads in a short trial: the system's own choice, or one.
 
-        None when it does not run at all.
+        Returns None if the system does not run at all.
         """
         system = SYSTEMS[name]
         if self.args.threads != "tune" or not system.tunable or self.args.device == "cuda" or self.args.check:
@@ -91,10 +95,14 @@ class Bench:
             self._failed(name, f"{' '.join(options[1:4:2])}: {error}")
             return
         self._keep(line | {"name": name, "turn": turn})
-        _say(f"{name:10} {line['model']:9} {line['algorithm']:8} {line['client_steps_per_second']:9.1f} steps/s")
+        _print(f"{name:10} {line['model']:9} {line['algorithm']:8} {line['client_steps_per_second']:9.1f} steps/s")
 
     def _call(self, system: System, name: str, options: list[str]) -> Line:
-        """One run in a process of its own; raises RuntimeError with the last words of one that fails."""
+        """Run a system once in a new process and return its line of output.
+
+        Raises:
+            RuntimeError: It fails; the message is its last line of output.
+        """
         environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
         if self.args.sources:
             environment["PYTHONPATH"] = str(self.args.sources.resolve())
@@ -104,19 +112,19 @@ class Bench:
                 command, capture_output=True, text=True, env=environment, timeout=self.args.timeout, check=False
             )
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"not done after {self.args.timeout} s") from None
+            raise RuntimeError(f"not finished after {self.args.timeout} s") from None
         if done.returncode or not done.stdout.strip():
             raise RuntimeError((done.stderr.strip().splitlines() or ["no output"])[-1])
         line: Line = json.loads(done.stdout.strip().splitlines()[-1])
         return line
 
     def _measuring(self, what: str) -> None:
-        """In a terminal, until the next line takes its place."""
+        """Show in a terminal what is measured, until the next line replaces it."""
         if sys.stderr.isatty():
-            _say(what[: os.get_terminal_size(sys.stderr.fileno()).columns - 1], end="\r")
+            _print(what[: os.get_terminal_size(sys.stderr.fileno()).columns - 1], end="\r")
 
     def _failed(self, name: str, reason: str) -> None:
-        _say(f"{name}: {reason}")
+        _print(f"{name}: {reason}")
         self._keep({"name": name, "failed": reason})
 
     def _keep(self, line: Line) -> None:
@@ -125,20 +133,20 @@ class Bench:
             file.write(json.dumps(line) + "\n")
 
 
-def _say(text: str, end: str = "\n") -> None:
+def _print(text: str, end: str = "\n") -> None:
     clear = "\x1b[K" if sys.stderr.isatty() else ""
     sys.stderr.write(f"{text}{clear}{end}")
     sys.stderr.flush()
 
 
 def table(lines: list[Line]) -> str:
-    """Markdown: figures a system, and how many times faster offbeat is in the same turn."""
+    """Return a Markdown table per model: figures of each system, and how much faster offbeat is in the same turn."""
     out = []
     good = [line for line in lines if "failed" not in line]
     for model, algorithm in dict.fromkeys((line["model"], line["algorithm"]) for line in good):
         group = [line for line in good if (line["model"], line["algorithm"]) == (model, algorithm)]
         own = {line["turn"]: line["client_steps_per_second"] for line in group if line["name"] == "offbeat"}
-        out += [f"\n{model}, {algorithm}: client steps a second\n"]
+        out += [f"\n{model}, {algorithm}: client steps per second\n"]
         out += ["| system | processes × threads | median (min – max) | offbeat is faster by | training loss |"]
         out += ["|---|---|---|---|---|"]
         out += [_row(name, group, own) for name in dict.fromkeys(line["name"] for line in group)]
@@ -161,7 +169,7 @@ def _row(name: str, group: list[Line], own: dict[int, float]) -> str:
 
 
 def agreement(lines: list[Line]) -> tuple[str, bool]:
-    """Whether all systems end at the same loss, where the algorithm leaves nothing to chance."""
+    """Return whether all systems end at the same loss where nothing is random, with the losses as text."""
     out, same = [], True
     good = [line for line in lines if "failed" not in line]
     for model in dict.fromkeys(line["model"] for line in good):
@@ -174,6 +182,8 @@ def agreement(lines: list[Line]) -> tuple[str, bool]:
 
 
 def arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
+
     def names(text: str) -> list[str]:
         return [part for part in text.split(",") if part]
 
@@ -188,7 +198,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--threads", default="tune", help="a number, 'own', or 'tune': own choice or 1, whichever is faster")
     p.add_argument("--timeout", type=int, default=1800, help="seconds for a single run")
     p.add_argument("--venvs", type=pathlib.Path, default=pathlib.Path.home() / ".cache/offbeat-peers")
-    p.add_argument("--sources", type=pathlib.Path, help="folder made by sources.py, instead of virtual environments")
+    p.add_argument("--sources", type=pathlib.Path, help="folder of sources.py, instead of virtual environments")
     p.add_argument("--torch", default=importlib.metadata.version("torch").split("+")[0], help="for every environment")
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/peers.jsonl"))
     p.add_argument(
@@ -201,6 +211,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    """Run the comparison and return the exit status."""
     args = arguments()
     if args.check:
         args.repeat, args.algorithms = 1, ["fedavg"]

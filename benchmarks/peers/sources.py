@@ -1,11 +1,11 @@
-"""pfl and FLSim as a folder of plain Python, for a machine on which nothing can be installed.
+"""Collect pfl and FLSim in a folder of plain Python, for a machine on which nothing can be installed.
 
     python benchmarks/peers/sources.py --to peer-sources        # where pip works
     PYTHONPATH=peer-sources python benchmarks/peers/pfl_peer.py --device cuda   # where only torch, NumPy and SciPy are
 
-The two packages and the pure parts of what they cannot do without, at the versions below, tests and compiled files
-removed.  What they import but do not use here (differential privacy, plots, tables, image data sets) is replaced by
-empty modules.
+The folder holds the two packages and the pure-Python parts of their dependencies at the versions below, without tests
+and compiled files. Modules that they import but do not use here (differential privacy, plots, tables, image data sets)
+are replaced by empty ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def __getattr__(name):
 
 
 def write_stubs(folder: pathlib.Path, names: tuple[str, ...]) -> None:
-    """Modules of which anything can be imported, and nothing used."""
+    """Write modules from which any name can be imported but none used."""
     for name in names:
         place = folder
         for part in name.split("."):
@@ -57,7 +57,7 @@ def write_stubs(folder: pathlib.Path, names: tuple[str, ...]) -> None:
 
 
 def collect(folder: pathlib.Path) -> int:
-    """Fill the folder; returns its size in bytes."""
+    """Fill the folder and return its size in bytes."""
     if folder.exists():
         shutil.rmtree(folder)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(folder)]
@@ -72,6 +72,8 @@ def collect(folder: pathlib.Path) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--to", type=pathlib.Path, required=True, help="the folder to make; replaced if it is there")
+    parser.add_argument(
+        "--to", type=pathlib.Path, required=True, help="the folder to create; an existing one is replaced"
+    )
     args = parser.parse_args()
     sys.stdout.write(f"{args.to}: {collect(args.to) / 1e6:.1f} MB\n")

@@ -1,4 +1,4 @@
-"""The systems that are compared, and a virtual environment for each."""
+"""The compared systems and their virtual environments."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class System:
-    """How one system is installed and called.  Without requirements it runs in the Python that runs this."""
+    """How a system is installed and called. Without requirements it runs in the current Python."""
 
     script: str
     algorithms: tuple[str, ...]
     requirements: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()  # installed without their dependencies
-    stubs: tuple[str, ...] = ()  # imported but not used; replaced where they do not import
+    stubs: tuple[str, ...] = ()  # imported but not used; replaced where importing them fails
     options: tuple[str, ...] = ()
-    tunable: bool = True  # one process: the number of threads is a choice
-    pure: bool = False  # runs from a folder made by sources.py
+    tunable: bool = True  # a single process, whose number of threads can be chosen
+    pure: bool = False  # runs from a folder of sources.py
 
     @property
     def environment(self) -> str:
+        """Name of the virtual environment."""
         return self.script.removesuffix("_peer.py")
 
 
 CORES = str(os.cpu_count() or 1)
 PFL = ("pfl[pytorch]==0.6.0",)
-# FLSim asks for torchvision, which must match torch to the build, and does not need it here.
+# FLSim requires torchvision, which must match torch to the build, but does not need it here.
 FLSIM = ("torch", "numpy", "hydra-core", "omegaconf", "opacus", "pandas", "scikit-learn", "tqdm")
 
 SYSTEMS = {
@@ -53,11 +54,20 @@ SYSTEMS = {
 
 
 class UnavailableError(Exception):
-    """A system that cannot be installed here; the message says why."""
+    """Raised when a system cannot be installed here; the message says why."""
 
 
 def interpreter(system: System, folder: pathlib.Path, torch: str) -> pathlib.Path:
-    """The Python of the system's own virtual environment, which is made where it is missing or out of date."""
+    """Return the Python of a system's virtual environment, which is created if it is missing or out of date.
+
+    Args:
+        system: The system.
+        folder: Where the environments are.
+        torch: Version of torch for every environment.
+
+    Raises:
+        UnavailableError: The installation fails.
+    """
     if not system.requirements:
         return pathlib.Path(sys.executable)
     place = folder / system.environment
@@ -80,7 +90,7 @@ def interpreter(system: System, folder: pathlib.Path, torch: str) -> pathlib.Pat
 
 
 def _replace(system: System, python: pathlib.Path) -> None:
-    """Put empty modules where what a system only imports does not import (a torchvision for another torch, say)."""
+    """Replace packages that a system imports but does not use by empty modules if importing them fails."""
     names = sorted({stub.split(".")[0] for stub in system.stubs})
     if not names or subprocess.run([python, "-c", f"import {', '.join(names)}"], capture_output=True).returncode == 0:
         return
@@ -98,4 +108,4 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
-        raise UnavailableError(" ".join(errors[-3:]) or f"pip ended with {done.returncode}")
+        raise UnavailableError(" ".join(errors[-3:]) or f"pip failed with exit status {done.returncode}")

@@ -1,12 +1,12 @@
-"""Measurements of offbeat itself; those of a deployment are in its own room."""
+"""Benchmarks of offbeat itself: the server loop, server rules, local training and deployments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-Tell = Callable[[str, int, int], None]
-"""Is told what is measured next, how many were before it, and how many there are."""
+Progress = Callable[[str, int, int], None]
+"""Called before each measurement with its name, the number of measurements before it, and their total."""
 
 
-def silent(what: str, number: int, count: int) -> None:
-    """Tells nobody."""
+def no_progress(what: str, number: int, count: int) -> None:
+    """Report nothing."""

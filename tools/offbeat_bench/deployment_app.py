@@ -1,6 +1,6 @@
-"""The app that `offbeat bench deploy` runs: one plain Flower client, under Flower's FedAvg or under AsyncStrategy.
+"""The app of `offbeat bench deploy`: a plain Flower client under Flower's FedAvg or under AsyncStrategy.
 
-The client knows nothing of offbeat, so that both strategies do the same work: digits by a network of a given width.
+The client does not use offbeat, so both strategies do the same work: a network of a given width classifies digits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ CONFIG: dict[str, str | int | float] = {
 }  # fmt: skip
 
 
-def net(hidden: int) -> nn.Module:
+def build_model(hidden: int) -> nn.Module:
+    """Return a network with two hidden layers of the given width; 0 means a linear model."""
     torch.manual_seed(0)
     if not hidden:
         return nn.Linear(64, 10)
@@ -39,22 +40,23 @@ def net(hidden: int) -> nn.Module:
 
 
 def digits(part: int, parts: int) -> tuple[Tensor, Tensor]:
-    """Every fifth example is kept for the test."""
+    """Return the examples of one of several parts; part −1 is the test set, every fifth example."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
-    own = [i for i in range(len(y)) if (i % 5 == 0 if part < 0 else i % 5 and i % parts == part)]
-    return torch.tensor(x[own] / 16, dtype=torch.float32), torch.tensor(y[own])
+    chosen = [i for i in range(len(y)) if (i % 5 == 0 if part < 0 else i % 5 and i % parts == part)]
+    return torch.tensor(x[chosen] / 16, dtype=torch.float32), torch.tensor(y[chosen])
 
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
+    """Train for a few epochs, after a pause that stands for a slow device."""
     config, arrays = message.content.config_records["config"], message.content.array_records["arrays"]
     settings: dict[str, Any] = {**config, **context.node_config}
-    model = net(int(settings["hidden"]))
+    model = build_model(int(settings["hidden"]))
     model.load_state_dict(arrays.to_torch_state_dict())
     slow = settings["slowdown"] if settings["partition-id"] == 0 else 1.0
-    time.sleep(settings["seconds"] * slow)  # what a device takes; the training itself is over in a moment
+    time.sleep(settings["seconds"] * slow)  # the training itself takes next to no time
     x, y = digits(settings["partition-id"], settings["nodes"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in (part for _ in range(EPOCHS) for part in torch.split(torch.randperm(len(x)), 32)):
@@ -65,12 +67,13 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
 
-class Reached(Exception):  # noqa: N818 — no error
-    """The accuracy that was wanted is there."""
+class Reached(Exception):  # noqa: N818 — not an error
+    """Raised to stop a run at its target accuracy."""
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
+    """Run one strategy and write its figures to a file."""
     settings: dict[str, Any] = dict(context.run_config)
     nodes, hidden, updates = settings["nodes"], settings["hidden"], settings["updates"]
     meter = Meter(grid)
@@ -80,7 +83,7 @@ def main(grid: Grid, context: Context) -> None:
     started, accuracies = time.monotonic(), []
 
     def accuracy(version: int, arrays: ArrayRecord) -> MetricRecord:
-        model = net(hidden)
+        model = build_model(hidden)
         model.load_state_dict(arrays.to_torch_state_dict())
         with torch.no_grad():
             right = (model(test_x).argmax(1) == test_y).float().mean().item()
@@ -93,7 +96,7 @@ def main(grid: Grid, context: Context) -> None:
     names = ("nodes", "hidden", "seconds", "slowdown")
     with contextlib.suppress(Reached):
         strategy.start(
-            grid=meter, initial_arrays=ArrayRecord(net(hidden).state_dict()), num_rounds=rounds, timeout=600,
+            grid=meter, initial_arrays=ArrayRecord(build_model(hidden).state_dict()), num_rounds=rounds, timeout=600,
             train_config=ConfigRecord({name: settings[name] for name in names}), evaluate_fn=accuracy,
         )  # fmt: skip
     seconds = time.monotonic() - started
@@ -111,21 +114,28 @@ def _strategy(mode: str, nodes: int, updates: int) -> tuple[int, Any]:
 
 
 class Meter(Grid):
-    """A grid that counts what passes through it: replies, and the bytes of arrays both ways."""
+    """A grid that counts replies and the bytes of arrays in both directions.
+
+    Args:
+        grid: The grid that carries the messages.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.replies = self.up = self.down = 0
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages and count their bytes."""
         listed = list(messages)
         self.down += sum(_bytes(message) for message in listed)
         return self.grid.push_messages(listed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull replies and count them."""
         return self._counted(self.grid.pull_messages(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send messages, wait for the replies and count both."""
         listed = list(messages)
         self.down += sum(_bytes(message) for message in listed)
         return self._counted(self.grid.send_and_receive(listed, timeout=timeout))
@@ -137,16 +147,20 @@ class Meter(Grid):
         return listed
 
     def get_node_ids(self) -> Iterable[int]:
+        """Return the connected nodes."""
         return self.grid.get_node_ids()
 
     def set_run(self, run: Any) -> None:
+        """Set the Flower run."""
         self.grid.set_run(run)
 
     @property
     def run(self) -> Any:
+        """The Flower run."""
         return self.grid.run
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Create a message."""
         return self.grid.create_message(*args, **kwargs)
 
 

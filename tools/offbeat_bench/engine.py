@@ -1,4 +1,4 @@
-"""What the engine does by itself: events a second, and memory against the number of clients."""
+"""Throughput of the server loop without training, and its memory against the number of clients."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.workload import Workload
 from offbeat.environment import Environment, HalfNormal
 from offbeat.messages import Job, Update
-from offbeat.scheduling.schedulers import SCHEDULERS
+from offbeat.scheduling import SCHEDULERS
 from offbeat.server.events import Arrival
 from offbeat.server.loop import Loop
 from offbeat.simulation.transport import SimulatedTransport
-from offbeat_bench import Tell, silent
+from offbeat_bench import Progress, no_progress
 
 
 class NoTraining:
-    """A trainer that does nothing: what is left is the engine and the server rule."""
+    """A trainer that does nothing, so that only the loop and the server rule take time.
+
+    Args:
+        dim: Number of parameters.
+    """
 
     bulk = 256
 
@@ -34,12 +38,15 @@ class NoTraining:
         self.delta = torch.full((dim,), 1e-6)
 
     def upload_bytes(self, job: Job) -> int:
+        """Return the size of an uncompressed update."""
         return self.bytes
 
     def download_bytes(self, job: Job) -> int:
+        """Return the size of an uncompressed model."""
         return self.bytes
 
     def train(self, jobs: Sequence[Job]) -> list[Update]:
+        """Return the same small update for every job."""
         return [Update(j.id, j.client, j.version, self.delta, j.steps, 1, self.bytes) for j in jobs]
 
 
@@ -51,7 +58,16 @@ def engine(
     buffer: int = 10,
     dim: int = 7_850,
 ) -> dict[str, Any]:
-    """Simulate so many arrivals without training.  d = 7,850 is logistic regression on MNIST."""
+    """Simulate arrivals without training and measure time and memory.
+
+    Args:
+        algorithm: Name of the server rule.
+        clients: Number of clients.
+        arrivals: Arrivals to simulate.
+        concurrency: Clients that work at the same time.
+        buffer: Updates per step, for schedulers with a buffer.
+        dim: Number of parameters; 7,850 is logistic regression on MNIST.
+    """
     started, worked = time.perf_counter(), time.process_time()
     loop = simulation(algorithm, clients, concurrency, buffer, dim)
     seen = 0
@@ -73,7 +89,15 @@ def engine(
 
 
 def simulation(algorithm: str, clients: int, concurrency: int, buffer: int, dim: int) -> Loop:
-    """A loop without training, with its first jobs sent out."""
+    """Return a loop without training that has sent its first jobs.
+
+    Args:
+        algorithm: Name of the server rule.
+        clients: Number of clients.
+        concurrency: Clients that work at the same time.
+        buffer: Updates per step, for schedulers with a buffer.
+        dim: Number of parameters.
+    """
     rule = ALGORITHMS[algorithm]()
     kind = SCHEDULERS[rule.schedulers[0]]
     names = {field.name for field in fields(kind)}
@@ -96,17 +120,25 @@ def simulation(algorithm: str, clients: int, concurrency: int, buffer: int, dim:
 
 def engines(
     clients: Sequence[int], algorithm: str = "fedbuff", arrivals: int = 100_000, concurrency: int = 1_000,
-    dim: int = 7_850, tell: Tell = silent,
+    dim: int = 7_850, progress: Progress = no_progress,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The same with different numbers of clients and equally many of them busy, each in a fresh process.
+    """Call `engine` for several numbers of clients, with equally many of them busy, each in a fresh process.
 
-    So the peaks can be compared: `bytes_per_client` is what each client more than in the row before has cost.
+    The peaks of memory are then comparable: `bytes_per_client` is the cost of each client beyond the previous row.
+
+    Args:
+        clients: Numbers of clients.
+        algorithm: Name of the server rule.
+        arrivals: Arrivals to simulate.
+        concurrency: Clients that work at the same time, at most as many as there are in the smallest population.
+        dim: Number of parameters.
+        progress: Called before each measurement.
     """
     sizes, rows = sorted(set(clients)), []
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=fresh, max_tasks_per_child=1) as process:
         for number, size in enumerate(sizes):
-            tell(f"{algorithm}, {size:,} clients", number, len(sizes))
+            progress(f"{algorithm}, {size:,} clients", number, len(sizes))
             busy = min(concurrency, sizes[0])
             rows.append(process.submit(engine, algorithm, size, arrivals, busy, dim=dim).result())
     for before, row in itertools.pairwise(rows):

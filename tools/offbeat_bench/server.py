@@ -1,4 +1,4 @@
-"""What an arrival costs a server rule, beside a plain copy of the bytes that it must touch."""
+"""Cost of an arrival for each server rule, compared with a plain copy of the bytes that it has to touch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.cache import CACHES, ClientSide, Disk, Quantized, UpdateCache
 from offbeat.messages import Job, Update
 from offbeat.vectors import empty_hugepages_like
-from offbeat_bench import Tell, silent
+from offbeat_bench import Progress, no_progress
 
 
-class Copy:
-    """A plain copy of 256 MB, to be timed between other measurements: what it moves is what can be moved."""
+class CopyBenchmark:
+    """A plain copy, timed between other measurements to find the bandwidth that the machine reaches.
+
+    Args:
+        device: Where to copy.
+        megabytes: Size of the copy.
+    """
 
     def __init__(self, device: str, megabytes: int = 256) -> None:
         self.device = device
@@ -25,34 +30,40 @@ class Copy:
         self.target = torch.zeros_like(self.source)
         self.best = float("inf")
 
-    def again(self) -> None:
+    def measure(self) -> None:
+        """Copy once and remember the best time."""
         self.best = min(self.best, _timed(lambda: self.target.copy_(self.source), self.device))
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second, read and written, at the best."""
+        """Bytes per second, read and written, of the fastest copy."""
         return 2 * self.source.nbytes / self.best
 
 
 def _timed(work: Callable[[], object], device: str) -> float:
-    """Seconds until the device has done it."""
-    _finish(device)
+    """Return the seconds until the device has finished the work."""
+    _synchronize(device)
     started = time.perf_counter()
     work()
-    _finish(device)
+    _synchronize(device)
     return time.perf_counter() - started
 
 
-def _finish(device: str) -> None:
+def _synchronize(device: str) -> None:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def must_touch(cache: UpdateCache | None, dim: int, per_step: int) -> float:
-    """Bytes that an arrival moves at the least, in single precision.
+def minimum_bytes(cache: UpdateCache | None, dim: int, per_step: int) -> float:
+    """Return the bytes that an arrival moves at least, in single precision.
 
     The update is read, a running sum is read and written, and for its share of the step x is read and the next x
-    written.  With a memory the client's entry is read; where the new one is not the update itself it is written, too.
+    written. With a cache the client's entry is read, and written where it is not the update's own tensor.
+
+    Args:
+        cache: The rule's update cache, if any.
+        dim: Number of parameters.
+        per_step: Arrivals per step.
     """
     vector = 4 * dim
     entry = 0.0
@@ -66,10 +77,19 @@ def must_touch(cache: UpdateCache | None, dim: int, per_step: int) -> float:
 def server(
     name: str, cache: str | None, dim: int, clients: int, arrivals: int, buffer: int = 10, device: str = "cpu"
 ) -> dict[str, Any]:
-    """What an arrival costs a server rule: microseconds beside those of a copy, and bytes kept for all clients.
+    """Measure a server rule: microseconds per arrival against those of a copy, and bytes kept for all clients.
 
-    Every update is a tensor of its own, made while the clock stands.  Buffers of arrivals and copies take turns, and
-    the best of each counts: what others do on the machine should trouble neither.
+    Every update is a separate tensor, created outside the measured time. Buffers of arrivals and copies take turns,
+    and the best of each counts, so that other load on the machine disturbs neither.
+
+    Args:
+        name: The rule.
+        cache: The cache, for rules that have one.
+        dim: Number of parameters.
+        clients: Number of clients.
+        arrivals: Arrivals to measure.
+        buffer: Arrivals per step.
+        device: Where the server computes.
     """
     kind: Any = ALGORITHMS[name]
     rule = kind(cache=CACHES[cache]()) if cache else kind()
@@ -84,23 +104,23 @@ def server(
     warm = -(-clients // buffer) * buffer  # every client has an entry when the clock starts
     for first in range(0, warm, buffer):
         batch(first)
-    copy, seconds = Copy(device), float("inf")
+    copy, seconds = CopyBenchmark(device), float("inf")
     for first in range(warm, warm + arrivals, buffer):
         seconds = min(seconds, batch(first))
-        copy.again()
+        copy.measure()
     kept: UpdateCache | None = getattr(rule, "cache", None)
     shown = cache or ("quantized" if name == "mf-ca2fl" else "–")
-    touched = must_touch(kept, dim, size)
+    touched = minimum_bytes(kept, dim, size)
     return {
         "algorithm": name, "cache": shown, "device": device, "parameters": dim, "clients": clients,
         "microseconds_per_arrival": 1e6 * seconds, "bytes_per_arrival": touched,
         "copy_bytes_per_second": copy.bandwidth, "copy_microseconds": 1e6 * touched / copy.bandwidth,
-        "copies": seconds * copy.bandwidth / touched, **_kept(kept, clients),
+        "copies": seconds * copy.bandwidth / touched, **_sizes(kept, clients),
     }  # fmt: skip
 
 
 def _arrive(rule: Algorithm, first: int, deltas: Sequence[torch.Tensor], size: int) -> None:
-    """So many arrivals, one client after the other, and a step after every `size` of them."""
+    """Hand over one update per client in turn, with a step after every `size` of them."""
     for n, delta in enumerate(deltas, start=first):
         job = Job(n, n % rule.clients, rule.version, rule.x, 1, n)
         rule.receive(job, Update(n, job.client, job.version, delta, 1, 1, delta.nbytes))
@@ -108,8 +128,8 @@ def _arrive(rule: Algorithm, first: int, deltas: Sequence[torch.Tensor], size: i
             rule.step()
 
 
-def _kept(cache: UpdateCache | None, clients: int) -> dict[str, float]:
-    """What stays, and where."""
+def _sizes(cache: UpdateCache | None, clients: int) -> dict[str, float]:
+    """Return the bytes that stay in RAM, on disk and at the clients."""
     return {
         "cache_bytes": cache.nbytes if cache is not None else 0,
         "cache_bytes_per_client": cache.nbytes / clients if cache is not None else 0,
@@ -119,9 +139,23 @@ def _kept(cache: UpdateCache | None, clients: int) -> dict[str, float]:
 
 
 def servers(
-    dim: int, clients: int, arrivals: int, device: str = "cpu", only: Sequence[str] = (), tell: Tell = silent
+    dim: int,
+    clients: int,
+    arrivals: int,
+    device: str = "cpu",
+    only: Sequence[str] = (),
+    progress: Progress = no_progress,
 ) -> Iterator[dict[str, Any]]:
-    """Every rule that takes updates one by one, with every memory that it takes; or only those that are named."""
+    """Measure every rule that receives updates one by one, with every cache that it supports.
+
+    Args:
+        dim: Number of parameters.
+        clients: Number of clients.
+        arrivals: Arrivals to measure.
+        device: Where the server computes.
+        only: Names of the rules to measure; all when empty.
+        progress: Called before each measurement.
+    """
     pairs: list[tuple[str, str | None]] = []
     for name, kind in ALGORITHMS.items():
         if kind().network() is not None or (only and name not in only):
@@ -130,5 +164,5 @@ def servers(
         caches = [m for m in CACHES if not (m == "client-side" and name == "aced")] if takes else [None]
         pairs += [(name, cache) for cache in caches]
     for number, (name, cache) in enumerate(pairs):
-        tell(f"{name}, {cache} memory" if cache else name, number, len(pairs))
+        progress(f"{name}, {cache} cache" if cache else name, number, len(pairs))
         yield server(name, cache, dim, clients, arrivals, device=device)

@@ -1,4 +1,4 @@
-"""How many local steps a second each executor does, on made-up data."""
+"""Local steps per second of each executor, on synthetic data."""
 
 from __future__ import annotations
 
@@ -16,46 +16,56 @@ from offbeat.data import Dataset, PartitionedDataset, from_arrays
 from offbeat.executors import EXECUTORS
 from offbeat.executors.choice import client_steps_per_second, trial, why_not
 from offbeat.models import MODELS
-from offbeat_bench import Tell, silent
+from offbeat_bench import Progress, no_progress
 
 EXAMPLES = 50_000
-CLIENT_RULES = (
-    1000  # 50 examples each, as in pfl-research's own benchmark; with large batches fewer, to have steps to do
-)
+CLIENTS = 1000  # 50 examples each, as in pfl-research's own benchmark; fewer with large batches, to have several steps
 TOKENS, LENGTH = 80, 80  # of a Shakespeare model
 
 
 def rates(
     models: Sequence[str], batches: Sequence[int], groups: Sequence[int], executors: Sequence[str],
-    device: str, precision: Precision, seconds: float, repeat: int = 1, compiled: bool = False, tell: Tell = silent,
+    device: str, precision: Precision, seconds: float, repeat: int = 1, compiled: bool = False,
+    progress: Progress = no_progress,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """One line for every combination: client-steps a second, or why it cannot be run."""
+    """Yield one row per combination: local steps per second, or why it cannot run.
+
+    Args:
+        models: Names of models.
+        batches: Batch sizes.
+        groups: Numbers of clients whose jobs come together.
+        executors: Names of executors.
+        device: "cpu" or "cuda".
+        precision: Precision of matrix products and convolutions on a GPU.
+        seconds: Duration of each measurement.
+        repeat: Measurements per row, of which the median counts.
+        compiled: Whether to compile steps on a GPU, as in long runs.
+        progress: Called before each row.
+    """
     number, count = 0, len(models) * len(batches) * len(groups) * len(executors)
     for model in models:
-        dataset = made_up(model)
+        dataset = synthetic_data(model)
         torch.manual_seed(0)
         module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
         for batch in batches:
-            clients = CLIENT_RULES if batch <= 10 else max(1, EXAMPLES // (10 * batch))
+            clients = CLIENTS if batch <= 10 else max(1, EXAMPLES // (10 * batch))
             data = PartitionedDataset.of(dataset, np.array_split(np.arange(EXAMPLES), clients))
             work = ClientRuntime(
                 TrainingContext(module, data, SGD(lr=0.01, batch_size=batch), torch.device(device), precision=precision)
             )
             for group in groups:
                 for name in executors:
-                    tell(f"{model}, batch {batch}, {group} clients, {name}", number, count)
+                    progress(f"{model}, batch {batch}, {group} clients, {name}", number, count)
                     number += 1
                     yield {
                         "model": model, "parameters": work.context.layout.dim, "batch": batch, "group": group,
                         "executor": name, "device": device, "precision": precision,
-                        **_measured(name, work, group, seconds, repeat, compiled),
+                        **_measure(name, work, group, seconds, repeat, compiled),
                     }  # fmt: skip
 
 
-def _measured(
-    name: str, work: ClientRuntime, group: int, seconds: float, repeat: int, compiled: bool
-) -> dict[str, Any]:
-    """The executor as a run would have it, on `group` clients at a time; only long runs on a GPU are compiled."""
+def _measure(name: str, work: ClientRuntime, group: int, seconds: float, repeat: int, compiled: bool) -> dict[str, Any]:
+    """Measure an executor as a run would use it, with `group` clients at a time."""
     if reason := why_not(name, work):
         return {"refused": reason}
     executor = EXECUTORS[name](work)
@@ -77,8 +87,8 @@ def _measured(
     }
 
 
-def made_up(model: str) -> Dataset:
-    """Random examples of the kind that the model takes: images of 3×32×32, or texts."""
+def synthetic_data(model: str) -> Dataset:
+    """Return random examples that the model accepts: images of 3×32×32, or texts."""
     rng = np.random.default_rng(0)
     n = EXAMPLES
     if model == "lstm":

@@ -1,4 +1,5 @@
-"""Faults on purpose, drawn from a seed: runs are killed and resumed, messages are lost, doubled, late and damaged.
+"""Fault injection for offbeat: kill and resume runs, and lose, duplicate, delay and damage their messages.
 
-Nothing in the other rooms knows of this one.
+All faults follow from a seed. The tool starts its own processes and changes only those; the offbeat package itself
+contains no code for faults apart from `offbeat.runs.hooks`.
 """

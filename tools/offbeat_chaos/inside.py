@@ -1,4 +1,4 @@
-"""What the processes do that `children` starts."""
+"""Entry points of the processes that `children` starts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,34 @@ from offbeat_chaos.sabotage import Saboteur
 
 
 def command(
-    said: pathlib.Path, journal: pathlib.Path, words: list[str], folder: pathlib.Path, fault: Fault | None, every: int
+    output: pathlib.Path, journal: pathlib.Path, words: list[str], folder: pathlib.Path, fault: Fault | None, every: int
 ) -> None:
-    """`python -m offbeat …`, with a fault."""
-    _alone(said)
+    """Run `python -m offbeat …` with a fault.
+
+    Args:
+        output: File for stdout and stderr.
+        journal: File for the notes of the saboteur.
+        words: Arguments of the command.
+        folder: The run folder that the fault concerns.
+        fault: The fault, if any.
+        every: Turns between two checkpoints.
+    """
+    _detach(output)
     Saboteur(folder, journal, fault, every).install()
     sys.argv = ["offbeat", *words]
     runpy.run_module("offbeat", run_name="__main__")
 
 
-def trial(said: pathlib.Path, journal: pathlib.Path, arguments: dict[str, Any]) -> None:
-    """A run whose messages are disturbed."""
-    _alone(said)
+def trial(output: pathlib.Path, journal: pathlib.Path, arguments: dict[str, Any]) -> None:
+    """Run an experiment with or without message faults and write its figures to the journal."""
+    _detach(output)
     journal.write_text(json.dumps({"trial": trials.trial(**arguments)}) + "\n")
 
 
-def _alone(said: pathlib.Path) -> None:
-    """In a session of its own, with a file for a terminal."""
+def _detach(output: pathlib.Path) -> None:
+    """Start a new session and redirect stdout and stderr to a file."""
     os.setsid()
-    out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
-        os.dup2(out, number)
-    os.close(out)
+        os.dup2(descriptor, number)
+    os.close(descriptor)

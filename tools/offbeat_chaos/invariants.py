@@ -1,9 +1,8 @@
-"""What must hold whatever happens, and what was seen of it."""
+"""Invariants that hold whatever faults are injected, and a log of their checks."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,29 +11,48 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.runs.folder import SETTING, STATUS, read_json
+from offbeat.runs.folder import (
+    CHECKPOINT,
+    METRICS,
+    MODEL,
+    STATUS,
+    SUMMARY,
+    UPDATES,
+    read_metrics,
+    read_setting,
+    read_summary,
+    read_updates,
+)
 from offbeat.server import checkpoint
 from offbeat.server.pool import Pool
 
-LEDGER = "sent = arrived + lost + refused + in flight"
+LEDGER = "sent = arrived + lost + rejected + in flight"
 ONCE = "every accepted update is aggregated exactly once"
 EXACT = "a resumed run equals the uninterrupted one"
-BUSY = "no client is busy for ever"
-SAID = "a run that cannot write says so, and nothing is left behind"
-DAMAGED = "a damaged update changes nothing"
+BUSY = "no client stays busy forever"
+REPORTED = "a run that cannot write reports it and leaves nothing behind"
+DAMAGED = "a corrupted update changes nothing"
 ACCURACY = "accuracy is within noise of the fault-free runs"
-INVARIANTS = (LEDGER, ONCE, EXACT, BUSY, SAID, DAMAGED, ACCURACY)
-LEVEL = 0.01  # how seldom chance alone would make a loss of accuracy as large
+INVARIANTS = (LEDGER, ONCE, EXACT, BUSY, REPORTED, DAMAGED, ACCURACY)
+LEVEL = 0.01  # significance level for a loss of accuracy
 
 
 @dataclass
 class InvariantLog:
-    """How often each invariant was looked at, and what spoke against it."""
+    """How often each invariant was checked, and the evidence against it."""
 
     checks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
     broken: list[dict[str, Any]] = field(default_factory=list)
 
     def check(self, invariant: str, held: bool, where: str, **evidence: Any) -> bool:
+        """Record one check and return whether the invariant held.
+
+        Args:
+            invariant: The invariant.
+            held: Whether it held.
+            where: At which point of the campaign.
+            **evidence: Figures to report if it did not.
+        """
         self.checks[invariant] += 1
         if not held:
             self.broken.append({"invariant": invariant, "where": where, **evidence})
@@ -44,87 +62,84 @@ class InvariantLog:
 # A run folder -----------------------------------------------------------------------------------------------------
 
 
-def equal(one: pathlib.Path, other: pathlib.Path) -> Iterator[tuple[str, bool]]:
-    """What two finished runs have to have in common, bit for bit; the seconds of the wall are nobody's."""
-    for name in ("model.safetensors", "updates.npy"):
+def equal_files(one: pathlib.Path, other: pathlib.Path) -> Iterator[tuple[str, bool]]:
+    """Compare two finished runs bit for bit, apart from wall-clock times; yield each file and whether it agrees."""
+    for name in (MODEL, UPDATES):
         yield name, (one / name).read_bytes() == (other / name).read_bytes()
-    yield "metrics.jsonl", _metrics(one) == _metrics(other)
-    yield "summary.json", _summary(one) == _summary(other)
+    yield METRICS, [*map(_without_times, read_metrics(one))] == [*map(_without_times, read_metrics(other))]
+    yield SUMMARY, _without_times(read_summary(one)) == _without_times(read_summary(other))
 
 
-def _metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [_timeless(line) for line in lines]
-
-
-def _summary(folder: pathlib.Path) -> dict[str, Any]:
-    return _timeless(json.loads((folder / "summary.json").read_text()))
-
-
-def _timeless(line: Mapping[str, Any]) -> dict[str, Any]:
+def _without_times(line: Mapping[str, Any]) -> dict[str, Any]:
     measured = {"client_steps_per_second", "executors_tried"}
     return {name: value for name, value in line.items() if not name.startswith("wall_") and name not in measured}
 
 
-def rows(folder: pathlib.Path) -> dict[str, int]:
-    """How the trips ended, by the update log; `again`: rows of a trip that has a row already."""
-    log = np.load(folder / "updates.npy")
-    asked = log[(log["status"] != STATUS.index("unsolicited")) & (log["time"] > log["sent"])]
-    again = len(asked) - len(np.unique(asked[["client", "sent"]]))
+def count_rows(folder: pathlib.Path) -> dict[str, int]:
+    """Count the rows of the update log by status; `again` counts rows of trips that already have one."""
+    log = read_updates(folder)
+    solicited = log[(log["status"] != STATUS.index("unsolicited")) & (log["time"] > log["sent"])]
+    again = len(solicited) - len(np.unique(solicited[["client", "sent"]]))
     return {name: int((log["status"] == n).sum()) for n, name in enumerate(STATUS)} | {"again": again}
 
 
-def check_checkpoint(book: InvariantLog, folder: pathlib.Path, where: str) -> None:
-    """The books of the newest checkpoint, if there is a whole one."""
-    state = checkpoint.load(folder / "checkpoint", "cpu") if (folder / "checkpoint").is_dir() else None
+def check_checkpoint(log: InvariantLog, folder: pathlib.Path, where: str) -> None:
+    """Check that the newest intact checkpoint, if there is one, accounts for every job and every busy client."""
+    state = checkpoint.load(folder / CHECKPOINT, "cpu") if (folder / CHECKPOINT).is_dir() else None
     if state is None:
         return
     loop, queue = state["loop"], state["transport"]["queue"]
     jobs = [entry.get("job", entry) for _, _, entry, _ in queue if entry.keys() & {"job", "id"}]
-    log = np.load(folder / "updates.npy")
-    ended = int((log["status"][: state["update_rows"]] != STATUS.index("unsolicited")).sum())
-    book.check(
-        LEDGER, len(log) >= state["update_rows"] and loop["jobs"] == ended + len(loop["out"]), where,
-        sent=loop["jobs"], ended=ended, in_flight=len(loop["out"]), rows_on_disk=len(log),
+    updates = read_updates(folder)
+    logged = state["recorder"]["update_rows"]
+    ended = int((updates["status"][:logged] != STATUS.index("unsolicited")).sum())
+    log.check(
+        LEDGER, len(updates) >= logged and loop["jobs"] == ended + len(loop["out"]), where,
+        sent=loop["jobs"], ended=ended, in_flight=len(loop["out"]), rows_on_disk=len(updates),
     )  # fmt: skip
-    busy, theirs = _busy(loop["pool"], read_json(folder / SETTING)["clients"]), sorted(job["client"] for job in jobs)
-    waited = sorted(job["id"] for job in jobs)
-    book.check(
-        BUSY, busy == theirs and waited == loop["out"], where,
-        busy=busy, clients_of_jobs_in_flight=theirs, waited_for=loop["out"], in_flight=waited,
+    busy = _busy_clients(loop["pool"], read_setting(folder)["clients"])
+    clients, in_flight = sorted(job["client"] for job in jobs), sorted(job["id"] for job in jobs)
+    log.check(
+        BUSY, busy == clients and in_flight == loop["out"], where,
+        busy=busy, clients_of_jobs_in_flight=clients, awaited=loop["out"], in_flight=in_flight,
     )  # fmt: skip
 
 
-def _busy(state: dict[str, Any], clients: int) -> list[int]:
+def _busy_clients(state: dict[str, Any], clients: int) -> list[int]:
     pool = Pool(clients, 0)
     pool.load_state_dict(state)
     return [client for client in range(clients) if not pool.idles(client)]
 
 
-def check_ledger(book: InvariantLog, ledger: Mapping[str, Any], where: str) -> None:
-    """The witness's books at the end of a run."""
+def check_ledger(log: InvariantLog, ledger: Mapping[str, Any], where: str) -> None:
+    """Check the observer's ledger at the end of a run."""
     parts = {name: ledger[name] for name in ("sent", "aggregated", "late", "lost", "refused", "in_flight")}
-    book.check(LEDGER, 2 * ledger["sent"] == sum(parts.values()), where, **parts)
-    book.check(
+    log.check(LEDGER, 2 * ledger["sent"] == sum(parts.values()), where, **parts)
+    log.check(
         ONCE, not ledger["twice"] and ledger["accumulated"] == ledger["aggregated"], where,
         twice=ledger["twice"], accumulated=ledger["accumulated"], aggregated=ledger["aggregated"],
     )  # fmt: skip
-    book.check(BUSY, ledger["busy"] == ledger["in_flight"], where, busy=ledger["busy"], in_flight=ledger["in_flight"])
+    log.check(BUSY, ledger["busy"] == ledger["in_flight"], where, busy=ledger["busy"], in_flight=ledger["in_flight"])
 
 
 # Accuracy ---------------------------------------------------------------------------------------------------------
 
 
-def chance(plain: Sequence[float], faulty: Sequence[float]) -> float:
-    """How often the runs, divided by lot, would show a loss of mean accuracy at least as large.
+def p_value(plain: Sequence[float], faulty: Sequence[float]) -> float:
+    """Return the probability of a loss of mean accuracy at least as large if faults had no effect.
 
-    An exact permutation test: the noise is that of these very runs, and no law is assumed for it.
+    This is an exact permutation test over all ways to divide the runs into two groups. It takes the noise from these
+    runs and assumes no distribution.
+
+    Args:
+        plain: Accuracies of the runs without faults.
+        faulty: Accuracies of the runs with faults.
     """
     together, n = [*plain, *faulty], len(faulty)
-    seen = statistics.fmean(plain) - statistics.fmean(faulty)
+    observed = statistics.fmean(plain) - statistics.fmean(faulty)
     total = sum(together)
     losses = [
         (total - chosen) / len(plain) - chosen / n
         for chosen in map(sum, itertools.combinations(together, n))
     ]  # fmt: skip
-    return sum(loss >= seen - 1e-12 for loss in losses) / len(losses)
+    return sum(loss >= observed - 1e-12 for loss in losses) / len(losses)

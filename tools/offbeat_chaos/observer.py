@@ -1,4 +1,4 @@
-"""Looks on while a run goes on, and keeps books of its own."""
+"""An independent ledger of a run's jobs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from offbeat.server.events import Arrival, Lost, Outcome, Tick
 
 
 class RunObserver:
-    """Counts every job, whether or not the run's own books say the same.
+    """Counts what happens to every job, independently of the run's own records.
 
-    `told` hears of a job whose update the algorithm is given for a second time: once more, or though it had ended
-    before the checkpoint from which the run goes on.
+    Args:
+        run: The run to observe.
+        on_repeat: Called with a job whose update the algorithm receives again: a second time in this process, or
+            although the job had ended before the checkpoint from which the run resumes.
     """
 
-    def __init__(self, run: Run, told: Callable[[int], None] = lambda job: None) -> None:
-        self.run, self.told = run, told
+    def __init__(self, run: Run, on_repeat: Callable[[int], None] = lambda job: None) -> None:
+        self.run, self.on_repeat = run, on_repeat
         loop = run.loop
-        self.before, self.out_before = loop.jobs, set(loop.out)
+        self.jobs_before, self.out_before = loop.jobs, set(loop.out)
         self.accumulated: Counter[int] = Counter()
         self.ended: Counter[str] = Counter()
-        self.longest = 0.0  # that a trip was waited for
+        self.longest = 0.0  # longest time between sending a job and its end
         receive, turn = loop.algorithm.receive, loop.turn
 
-        def received(job: Job, update: Update) -> None:
+        def observed_receive(job: Job, update: Update) -> None:
             self.accumulated[job.id] += 1
-            if self.accumulated[job.id] > 1 or not (job.id > self.before or job.id in self.out_before):
-                self.told(job.id)
+            if self.accumulated[job.id] > 1 or not (job.id > self.jobs_before or job.id in self.out_before):
+                self.on_repeat(job.id)
             receive(job, update)
 
-        def turned() -> Outcome:
+        def observed_turn() -> Outcome:
             outcome = turn()
             self._count(outcome)
             return outcome
 
-        loop.algorithm.receive, loop.turn = received, turned  # type: ignore[method-assign]
+        loop.algorithm.receive, loop.turn = observed_receive, observed_turn  # type: ignore[method-assign]
 
     def _count(self, outcome: Outcome) -> None:
         event = outcome.event
@@ -57,10 +59,10 @@ class RunObserver:
             self.ended["aggregated" if outcome.aggregated else "late"] += 1
 
     def ledger(self) -> dict[str, Any]:
-        """Where every job of this process is, and who is busy with it."""
+        """Return how many jobs of this process ended in which way, and how many are in flight."""
         loop = self.run.loop
         return {
-            "sent": loop.jobs - self.before + len(self.out_before),
+            "sent": loop.jobs - self.jobs_before + len(self.out_before),
             "in_flight": len(loop.out),
             **{name: self.ended[name] for name in ("aggregated", "late", "lost", "refused", "unsolicited")},
             "accumulated": sum(self.accumulated.values()),

@@ -1,7 +1,7 @@
-"""What a process does to itself, so that a fault comes at exactly the n-th turn or operation on files.
+"""Faults that a child process injects into itself, at exactly the n-th turn or file operation.
 
-Only processes that this room has started are changed, and only in memory: the functions through which Python writes
-files (`io.open`, `os.replace` …) count what they do within the run folder, and die or fail when it is time.
+Only processes that this tool started are changed, and only in memory: the functions with which Python writes files
+(`io.open`, `os.replace` …) count their calls on the run folder, and kill the process or fail when the fault is due.
 """
 
 from __future__ import annotations
@@ -18,51 +18,59 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from offbeat.runs.run import Run, RunHooks, install_hooks
+from offbeat.runs.hooks import RunHooks, install_hooks
+from offbeat.runs.run import Run
 from offbeat_chaos.faults import Fault
 from offbeat_chaos.observer import RunObserver
 
-LAST = 16  # operations on files, or somewhat more, when a run is finished
-OPERATIONS = 8  # on files, before the end of a checkpoint
-CHANGES = ("replace", "unlink", "mkdir", "rmdir", "fsync", "posix_fallocate")  # of `os`
+FINAL_OPERATIONS = 16  # approximate number of file operations at the end of a run
+CHECKPOINT_OPERATIONS = 8  # file operations of a checkpoint
+PATCHED = ("replace", "unlink", "mkdir", "rmdir", "fsync", "posix_fallocate")  # functions of `os`
 
 
 class Saboteur(RunHooks):
-    """Counts what a run does, and lets its fault come."""
+    """Counts the turns and file operations of a run and injects a fault.
+
+    Args:
+        folder: The run folder.
+        journal: File for notes that the parent process reads.
+        fault: The fault, if any.
+        every: Turns between two checkpoints.
+    """
 
     def __init__(self, folder: pathlib.Path, journal: pathlib.Path, fault: Fault | None, every: int) -> None:
         self.folder, self.fault, self.every = str(pathlib.Path(folder).absolute()), fault, every
         self.counts: Counter[str] = Counter()
-        self.impatient = -1  # operations on a checkpoint until a second signal
-        self.failing = 0  # errno of everything that changes the folder, from the fault on
+        self.failing = 0  # errno of every write to the folder, once a full disk has struck
+        self._until_second_signal = -1  # operations on a checkpoint
         self._observers: dict[int, RunObserver] = {}
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def install(self) -> None:
-        """From now on; for the rest of this process."""
+        """Patch this process for the rest of its life."""
         install_hooks(self)
-        io.open = builtins.open = self._opened(io.open)
-        for name in CHANGES:
+        io.open = builtins.open = self._patched_open(io.open)
+        for name in PATCHED:
             if hasattr(os, name):
-                setattr(os, name, self._changed(name, getattr(os, name)))
+                setattr(os, name, self._patched(name, getattr(os, name)))
 
     def note(self, **line: Any) -> None:
-        """A line for those who look on from outside."""
+        """Write a line for the parent process."""
         os.write(self._journal, (json.dumps(line) + "\n").encode())
 
     # Runs ------------------------------------------------------------------------------------------------------
 
     def on_begin(self, run: Run) -> None:
         """Start an observer for the run."""
-        self._observers[id(run)] = RunObserver(run, lambda twice: self.note(twice=twice))
+        self._observers[id(run)] = RunObserver(run, lambda job: self.note(twice=job))
 
     def before_turn(self, run: Run) -> None:
-        """Count the turn, and kill this process where the fault asks for it."""
+        """Count the turn, and send this process a signal if the fault is due."""
         self.counts["turn"] += 1
         fault = self.fault
         if fault is not None and fault.kind in ("turn", "twice") and self.counts["turn"] == fault.at:
             self.note(place="a turn", turn=self.counts["turn"], version=run.counters.version)
-            self.impatient = int(fault.part * OPERATIONS) if fault.kind == "twice" else -1
+            self._until_second_signal = int(fault.part * CHECKPOINT_OPERATIONS) if fault.kind == "twice" else -1
             os.kill(os.getpid(), fault.signal)
 
     def checkpoint_due(self, run: Run, due: bool) -> bool:
@@ -71,33 +79,37 @@ class Saboteur(RunHooks):
 
     def before_finish(self, run: Run) -> None:
         """Let a fault that has not struck yet strike among the last files."""
-        self._catch_up()
+        fault = self.fault
+        if fault is None or fault.kind == "clock" or self.counts[_counter(fault.kind)] >= fault.at:
+            return
+        kind = fault.kind if fault.kind in ("full disk", "read-only") else "file"
+        at = self.counts[kind] + 1 + int(fault.part * FINAL_OPERATIONS)
+        self.fault = dataclasses.replace(fault, kind=kind, at=at, signal=signal.SIGKILL)
 
     def on_finish(self, run: Run) -> None:
         """Note the observer's ledger."""
         self.note(finished=self._observers[id(run)].ledger(), counts=dict(self.counts))
 
-    def _catch_up(self) -> None:
-        """A run that ends before its fault has come meets it among the last files that it writes."""
-        fault = self.fault
-        if fault is None or fault.kind == "clock" or self.counts[_counted(fault.kind)] >= fault.at:
-            return
-        kind = fault.kind if fault.kind in ("full disk", "read-only") else "file"
-        at = self.counts[kind] + 1 + int(fault.part * LAST)
-        self.fault = dataclasses.replace(fault, kind=kind, at=at, signal=signal.SIGKILL)
-
     # Files -----------------------------------------------------------------------------------------------------
 
-    def touched(self, what: str, path: str) -> bool:
-        """Before an operation on a file of the folder; True when it is the one at which a write is torn."""
+    def before_operation(self, what: str, path: str) -> bool:
+        """Count an operation on a file of the run folder and inject the fault if it is due.
+
+        Args:
+            what: Name of the operation.
+            path: The file.
+
+        Returns:
+            Whether this is the write that reaches the file only in part.
+        """
         kind = "checkpoint" if f"{os.sep}checkpoint" in path[len(self.folder) :] else "file"
         kinds = {kind, "read-only"} | ({"full disk"} if what == "write" else set())
         self.counts.update(kinds)
         fault = self.fault
         if fault is not None and kind == "checkpoint":
-            if self.impatient == 0:
+            if self._until_second_signal == 0:
                 os.kill(os.getpid(), fault.signal)
-            self.impatient -= 1
+            self._until_second_signal -= 1
         if fault is None or fault.kind not in kinds:
             return False
         if self.counts[fault.kind] < fault.at:
@@ -115,41 +127,42 @@ class Saboteur(RunHooks):
         return first
 
     def fail(self, number: int, path: str) -> NoReturn:
+        """Raise the OSError that the operating system would raise."""
         raise OSError(number, os.strerror(number), path)
 
-    def inside(self, path: Any) -> str | None:
-        """The path, if it lies in the folder."""
+    def path_inside(self, path: Any) -> str | None:
+        """Return the absolute path if it lies in the run folder, else None."""
         if isinstance(path, int) or not isinstance(path, str | os.PathLike):
             return None
         text = str(pathlib.Path(path).absolute())
         return text if text == self.folder or text.startswith(self.folder + os.sep) else None
 
-    def _opened(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def opened(file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
-            path = self.inside(file)
+    def _patched_open(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def patched(file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
+            path = self.path_inside(file)
             if path is None or not set(mode) & set("wax+"):
-                return plain(file, mode, *more, **named)
-            self.touched("open", path)
+                return original(file, mode, *more, **named)
+            self.before_operation("open", path)
             raw = _File(path, mode.replace("b", "").replace("t", ""), self)
             buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
             return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding="utf-8")
 
-        return opened
+        return patched
 
-    def _changed(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(of: Any, *more: Any, **named: Any) -> Any:
-            path = _named(of) if isinstance(of, int) else of
-            if path is not None and named.get("dir_fd") is None and (path := self.inside(path)):
-                self.touched("write" if name == "posix_fallocate" else name, path)
+    def _patched(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def patched(target: Any, *more: Any, **named: Any) -> Any:
+            path = _path_of(target) if isinstance(target, int) else target
+            if path is not None and named.get("dir_fd") is None and (path := self.path_inside(path)):
+                self.before_operation("write" if name == "posix_fallocate" else name, path)
                 if name == "posix_fallocate" and self.failing:
                     self.fail(self.failing, path)
-            return plain(of, *more, **named)
+            return original(target, *more, **named)
 
-        return changed
+        return patched
 
 
 class _File(io.FileIO):
-    """A file of the run folder; what is written to it passes here, as it does on its way to the kernel."""
+    """A file of the run folder whose writes pass through the saboteur."""
 
     def __init__(self, path: str, mode: str, saboteur: Saboteur) -> None:
         super().__init__(path, mode)
@@ -157,35 +170,37 @@ class _File(io.FileIO):
 
     def write(self, data: Any) -> int:
         saboteur = self._saboteur
-        if saboteur.touched("write", self._path):
+        if saboteur.before_operation("write", self._path):
             fault = saboteur.fault
             assert fault is not None
             part = memoryview(data)[: int(fault.part * len(data))]
             written = super().write(part)
             if not saboteur.failing:
                 die()
-            if written:  # as a kernel does: the next one fails
+            if written:  # as on a real disk: this write is short, the next one fails
                 return written
         if saboteur.failing:
             saboteur.fail(saboteur.failing, self._path)
         return super().write(data)
 
     def truncate(self, size: int | None = None) -> int:
-        self._saboteur.touched("truncate", self._path)
+        self._saboteur.before_operation("truncate", self._path)
         return super().truncate(size)
 
 
-def _counted(kind: str) -> str:
+def _counter(kind: str) -> str:
+    """Return the name of the counter that a kind of fault refers to."""
     return "turn" if kind == "twice" else kind
 
 
 def die() -> NoReturn:
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive")
 
 
-def _named(descriptor: int) -> str | None:
-    """The path of an open file."""
+def _path_of(descriptor: int) -> str | None:
+    """Return the path of an open file, or None if it has none."""
     try:
         return str(pathlib.Path(f"/proc/self/fd/{descriptor}").readlink())
     except OSError:
