@@ -26,7 +26,8 @@ def run_pytest(folder: pathlib.Path, reason: str, ci: bool) -> tuple[int, str]:
     """Run a file with a skipped test under this project's conftest and return the exit status and the output."""
     (folder / "test_example.py").write_text(SKIPPING.format(reason=reason))
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "OFFBEAT_MISSING_PROGRAMS")}
-    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", folder, "-p", "tests.conftest", folder]
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(folder)]
+    command += ["-p", "tests.conftest", str(folder)]
     done = subprocess.run(
         command, cwd=ROOT, env=environment | ({"CI": "true"} if ci else {}), capture_output=True, text=True,
         timeout=600, check=False,

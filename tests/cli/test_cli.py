@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from tests.support import SHARED, wait_until
 
 from offbeat.algorithms import ALGORITHMS
-from offbeat.cli import main
+from offbeat.cli import main, tools
 
 TOML = """
 rounds = 4
@@ -273,3 +273,11 @@ def test_custom_modules_next_to_the_file_are_found_on_resume(tmp_path: pathlib.P
 def test_help_does_not_wait_for_torch() -> None:
     program = "import sys, offbeat.cli; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=600).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [["chaos", "my.toml"], ["bench", "engine"]])
+def test_developer_tools_need_a_checkout(toml: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "TOOLS", pathlib.Path("nowhere").absolute())
+    message = refused(*arguments)
+    assert f"`offbeat {arguments[0]}` needs a checkout of the repository" in message
+    assert "pip install --editable ." in message

@@ -45,7 +45,9 @@ def test_broken_runs_are_mentioned_next_to_the_report(mixed: pathlib.Path, tmp_p
     some = [mixed / name for name in ("cut", "garbled", "nameless", "hostile")]
     made = offbeat("report", *some, "--png", tmp_path / "p")
     assert made.exit_code == 0, made.output
-    assert not any(".." in path.name or "/" in path.name for path in (tmp_path / "p").rglob("*"))
+    names = [path.relative_to(tmp_path / "p").as_posix() for path in (tmp_path / "p").rglob("*")]
+    assert names
+    assert not any(".." in name or set(name) & set("<>'\"/") for name in names), names
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_every_rule_with_a_cache_supports_every_cache(name: str, cache: str) -> 
     )
     if cache == "quantized":
         assert not torch.equal(other.x, dense.x)
-        torch.testing.assert_close(other.x, dense.x, rtol=0, atol=0.2)
+        assert (other.x - dense.x).norm() < 0.25 * dense.x.norm()
     else:
         assert torch.equal(other.x, dense.x), "the same trajectory wherever the rows are kept"
 
