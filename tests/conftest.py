@@ -27,6 +27,7 @@ SLOW = (
     "tests/test_docs.py",
     "tests/test_reproductions_short.py",
     "tests/test_site.py",
+    "tests/test_skips.py",
 )
 """Modules and folders that `make check` leaves out. Single tests carry `@pytest.mark.slow` themselves."""
 

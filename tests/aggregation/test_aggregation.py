@@ -186,12 +186,12 @@ def test_a_mean_breaks_down() -> None:
 
 def test_close_updates_far_from_zero_are_distinguished_in_single_precision() -> None:
     """Here ‖u_i − u_j‖² from a Gram matrix in single precision would consist of rounding errors."""
-    centre = torch.full((1000,), 100.0)
+    center = torch.full((1000,), 100.0)
     offsets = [0.0, 0.01, -0.01, 0.02, 3.0]
     krum = Krum(attackers=1)
-    krum.start(centre)
+    krum.start(center)
     for client, offset in enumerate(offsets):
-        krum.add(client, centre + offset)
+        krum.add(client, center + offset)
     exact = [krum_box(np.array([[100.0 + o] * 1000 for o in offsets]), 1, 1)[0]]
     assert krum.aggregate()[0] == pytest.approx(exact[0], abs=1e-5)
 

@@ -353,14 +353,14 @@ def test_feddyn_with_its_clients_solves_a_heterogeneous_quadratic() -> None:
     """Acar et al., Algorithm 1, client and server in NumPy with exact local minimization, compared with
     the server rule, and converging."""
     alpha, rng = 0.5, np.random.default_rng(0)
-    centres = rng.standard_normal((6, 4)) * 3
+    centers = rng.standard_normal((6, 4)) * 3
     x, h, g = np.zeros(4), np.zeros(4), np.zeros((6, 4))
     server = FedDyn(alpha=alpha)
     server.start(torch.zeros(4, dtype=torch.float64), 6)
     for n in range(200):
         cohort = [int(i) for i in rng.permutation(6)[:3]]
         # argmin ½‖y − c_i‖² − ⟨g_i, y⟩ + (α/2)‖y − x‖²
-        y = {i: (centres[i] + g[i] + alpha * x) / (1 + alpha) for i in cohort}
+        y = {i: (centers[i] + g[i] + alpha * x) / (1 + alpha) for i in cohort}
         for i in cohort:
             g[i] = g[i] - alpha * (y[i] - x)
             j = job(n, i, server.version, server.x)
@@ -369,4 +369,4 @@ def test_feddyn_with_its_clients_solves_a_heterogeneous_quadratic() -> None:
         x = sum(y.values()) / 3 - h / alpha
         server.step()
         np.testing.assert_allclose(server.x.numpy(), x, atol=1e-9)
-    assert np.linalg.norm(x - centres.mean(axis=0)) < 1e-3
+    assert np.linalg.norm(x - centers.mean(axis=0)) < 1e-3

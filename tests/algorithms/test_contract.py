@@ -209,8 +209,8 @@ def test_calibration_removes_the_noise_of_random_participation() -> None:
     delay; with cached updates it vanishes. Measured on the last iterate, not on its mean."""
 
     def distance(name: str, scale: float) -> float:
-        centres = torch.randn((16, 5), generator=torch.Generator().manual_seed(1)) * scale
-        trainer = Quadratics(centres, lr=0.2, steps=3)
+        centers = torch.randn((16, 5), generator=torch.Generator().manual_seed(1)) * scale
+        trainer = Quadratics(centers, lr=0.2, steps=3)
         algorithm = ALGORITHMS[name]()
         simulate(algorithm, trainer, 400, Environment(delay=HalfNormal()))
         return float((algorithm.x - trainer.optimum).norm())

@@ -16,7 +16,7 @@ from offbeat.server.loop import Loop
 from offbeat.simulation.transport import SimulatedTransport
 
 N = 10
-CENTRES = torch.arange(N, dtype=torch.float64)[:, None] - 4.5  # the optimum of the mean is 0
+CENTERS = torch.arange(N, dtype=torch.float64)[:, None] - 4.5  # the optimum of the mean is 0
 RARE_FIRST = tuple(0.1 + 0.09 * i for i in range(N))  # client 0 is seldom awake, client 9 nearly always
 
 
@@ -24,7 +24,7 @@ def settled(
     algorithm: Algorithm, scheduler: Scheduler, environment: Environment, steps: int = 1200, rate: float = 0.05
 ) -> Tensor:
     """Return the mean of x over the last three quarters of a run."""
-    trainer = Quadratics(CENTRES, lr=rate, steps=1)
+    trainer = Quadratics(CENTERS, lr=rate, steps=1)
     algorithm.start(torch.zeros(1, dtype=torch.float64), N, participation=environment.availability.probability_of)
     loop = Loop(
         algorithm=algorithm,
@@ -49,7 +49,7 @@ def sleepy() -> Environment:
 
 def test_fedavg_is_biased_by_availability_and_mifa_and_importance_sampling_are_not() -> None:
     biased = settled(FedAvg(), Available(), sleepy())
-    expected = sum(p * c for p, c in zip(RARE_FIRST, CENTRES.flatten().tolist(), strict=True)) / sum(RARE_FIRST)
+    expected = sum(p * c for p, c in zip(RARE_FIRST, CENTERS.flatten().tolist(), strict=True)) / sum(RARE_FIRST)
     assert biased.item() == pytest.approx(expected, abs=0.35), "the mean over the awake, roughly p-weighted"
     assert abs(settled(FedAvgIS(), Available(), sleepy(), rate=0.02).item()) < 0.25
     assert abs(settled(MIFA(), Available(), sleepy(), rate=0.02).item()) < 0.1
@@ -69,7 +69,7 @@ def test_anarchic_arrivals_bias_afa_cd_and_not_afa_cs() -> None:
     def anarchic() -> Anarchic:
         return Anarchic(buffer=3, idle=1.0, probabilities=shares)
 
-    expected = sum(s * c for s, c in zip(shares, CENTRES.flatten().tolist(), strict=True)) / sum(shares)
+    expected = sum(s * c for s, c in zip(shares, CENTERS.flatten().tolist(), strict=True)) / sum(shares)
     assert settled(AFACD(), anarchic(), environment).item() == pytest.approx(expected, abs=0.2)
     assert abs(expected) > 1
     assert abs(settled(AFACS(), anarchic(), environment, steps=4000, rate=0.01).item()) < 0.25
@@ -79,7 +79,7 @@ def test_fedbuffs_error_grows_with_delay_times_heterogeneity_and_ca2fls_does_not
     """Wang et al., theorems B.5 and B.7, on the spread of the last iterates."""
 
     def error(rule: Algorithm, scale: float, concurrency: int) -> float:
-        trainer = Quadratics(CENTRES * scale, lr=0.2, steps=1)
+        trainer = Quadratics(CENTERS * scale, lr=0.2, steps=1)
         environment = Environment(delay=HalfNormal())
         rule.start(torch.zeros(1, dtype=torch.float64), N)
         loop = Loop(

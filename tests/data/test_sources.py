@@ -145,8 +145,8 @@ def test_digits_are_always_the_same() -> None:
 
 def nearest_centre_accuracy(data: Dataset) -> float:
     """Learn without offbeat: classify by the nearest class mean."""
-    centres = torch.stack([data.x[data.y == label].mean(dim=0) for label in range(data.classes)])
-    return float((torch.cdist(data.test_x, centres).argmin(dim=1) == data.test_y).float().mean())
+    centers = torch.stack([data.x[data.y == label].mean(dim=0) for label in range(data.classes)])
+    return float((torch.cdist(data.test_x, centers).argmin(dim=1) == data.test_y).float().mean())
 
 
 def test_synthetic_has_the_sizes_asked_for_and_balanced_labels() -> None:

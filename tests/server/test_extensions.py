@@ -89,8 +89,8 @@ def test_a_model_with_batch_norm_learns_is_saved_and_resumes(tmp_path: pathlib.P
 
     stop = threading.Event()
 
-    def watch(glance: ProgressSnapshot) -> None:
-        if glance.counters.version >= 12:
+    def watch(snapshot: ProgressSnapshot) -> None:
+        if snapshot.counters.version >= 12:
             stop.set()
 
     assert alone(api.begin(experiment, stop, out=tmp_path / "cut", watch=watch)).interrupted

@@ -34,8 +34,8 @@ def stopped(out: pathlib.Path, version: int, callbacks: Sequence[Callback]) -> R
     """Run up to a version and stop."""
     stop = threading.Event()
 
-    def watch(glance: ProgressSnapshot) -> None:
-        if glance.counters.version >= version:
+    def watch(snapshot: ProgressSnapshot) -> None:
+        if snapshot.counters.version >= version:
             stop.set()
 
     result = alone(api.begin(small(), stop, out=out, watch=watch, callbacks=callbacks))

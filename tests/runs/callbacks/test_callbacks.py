@@ -144,8 +144,8 @@ def test_a_callback_cannot_change_what_is_recorded(tmp_path: pathlib.Path) -> No
 def test_callbacks_are_notified_of_a_failed_run() -> None:
     ear = Ear()
 
-    def watch(glance: Any) -> None:
-        if glance.counters.version >= 4:
+    def watch(snapshot: Any) -> None:
+        if snapshot.counters.version >= 4:
             raise RuntimeError("a mistake of somebody's")
 
     with pytest.raises(RuntimeError, match="a mistake"):
