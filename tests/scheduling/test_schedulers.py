@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from tests.support import Quadratics
@@ -22,7 +24,7 @@ from offbeat.scheduling import (
     Rounds,
     Scheduler,
 )
-from offbeat.server.events import Arrival, Lost
+from offbeat.server.events import Arrival, Lost, Outcome
 from offbeat.server.loop import Loop
 from offbeat.simulation.transport import SimulatedTransport
 
@@ -60,11 +62,19 @@ def start(scheduler: Scheduler, environment: Environment, clients: int) -> Loop:
     return loop
 
 
+def turns_until(loop: Loop, version: int) -> Iterator[Outcome]:
+    """Yield the outcomes of turns until a version is made; fail instead of waiting forever for it."""
+    for _ in range(100 * version):
+        yield loop.turn()
+        if loop.algorithm.version >= version:
+            return
+    raise AssertionError(f"version {loop.algorithm.version} after {100 * version} turns, {version} expected")
+
+
 def test_rounds_wait_for_the_slowest() -> None:
     loop = start(Rounds(concurrency=3), scripted(1.0, 2.0, 7.0), 3)
     times = []
-    while loop.algorithm.version < 3:
-        outcome = loop.turn()
+    for outcome in turns_until(loop, 3):
         if outcome.stepped:
             times.append(outcome.now)
         assert outcome.staleness == 0
@@ -90,13 +100,12 @@ def test_a_round_in_which_all_clients_are_lost_keeps_x_and_ends() -> None:
 def test_a_deadline_ends_the_round_and_late_updates_do_not_count() -> None:
     loop = start(Rounds(concurrency=2, deadline=3.0), scripted(1.0, 7.0), 2)
     steps, late = [], []
-    while loop.algorithm.version < 6:
-        outcome = loop.turn()
+    for outcome in turns_until(loop, 6):
         if outcome.stepped:
             steps.append(outcome.now)
         if isinstance(outcome.event, Arrival) and not outcome.aggregated:
             late.append(outcome.now)
-    # After the deadline only client 0 is free, so its rounds end when it arrives.  Client 1 comes at 7 and counts in no
+    # After the deadline only client 0 is idle, so rounds end when it arrives. Client 1 arrives at 7 and counts in no
     # round; from then on it is drawn again.
     assert steps[:5] == [3.0, 4.0, 5.0, 6.0, 7.0]
     assert late == [7.0]
@@ -128,8 +137,7 @@ def test_periodic_steps_by_the_clock_and_refills_only_then() -> None:
     """All clients take 1.5 s, and the server steps every 2 s."""
     loop = start(Periodic(concurrency=2, period=2.0), scripted(*[1.5] * 4), 4)
     steps, busy = [], []
-    while loop.algorithm.version < 5:
-        outcome = loop.turn()
+    for outcome in turns_until(loop, 5):
         busy.append((outcome.now, loop.pool.busy))
         if outcome.stepped:
             steps.append(outcome.now)
@@ -178,8 +186,7 @@ def test_steps_use_the_stated_number_of_updates(scheduler: Scheduler) -> None:
     """A private sum is divided by this number."""
     loop = start(scheduler, Environment(delay=HalfNormal(), loss=0.0), 6)
     counts, since = [], 0
-    while loop.algorithm.version < 20:
-        outcome = loop.turn()
+    for outcome in turns_until(loop, 20):
         since += outcome.aggregated
         if outcome.stepped:
             counts.append(since)
@@ -214,8 +221,7 @@ def test_staleness_of_the_ca2fl_experiments(concurrency: int, buffer: int, large
     about M_c/M − 1. Another seed changes the largest by one."""
     loop = start(Buffered(concurrency=concurrency, buffer=buffer), Environment(delay=HalfNormal()), 100)
     taus = []
-    while loop.algorithm.version < 500:
-        outcome = loop.turn()
+    for outcome in turns_until(loop, 500):
         taus.append(outcome.staleness)
     assert abs(max(taus) - largest) <= 1
     assert abs(sum(taus) / len(taus) - (concurrency / buffer - 1)) < 0.1
