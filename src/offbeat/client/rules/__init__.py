@@ -1,4 +1,4 @@
-"""Local training rules: what a client does with a job."""
+"""Local training rules of clients."""
 
 from offbeat.client.rules.base import ClientRule, Number, State
 from offbeat.client.rules.dyn import Dyn
