@@ -12,7 +12,7 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -178,6 +178,8 @@ def _type(annotation: Any, found: dict[type, Section], many: str = "") -> str:
         return " or ".join(_type(arm, found, many) for arm in args if arm is not type(None))
     if origin is Literal:
         return ", ".join(f"`{json.dumps(arm)}`" for arm in args)
+    if origin is Mapping:
+        return "table"
     if origin is tuple:
         any_length = args[1:] == (...,)
         return f"list of {'' if any_length else f'{len(args)} '}{_type(args[0], found, 's')}"

@@ -22,6 +22,7 @@ def test_every_public_name_resolves() -> None:
     assert ob.schedulers.Available is Available
 
 
+@pytest.mark.slow
 def test_every_public_name_resolves_first() -> None:
     """A name resolves whichever one a program uses first: importing one name must not depend on another."""
     program = """

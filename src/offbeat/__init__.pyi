@@ -5,6 +5,7 @@ from offbeat import compression as _compression
 from offbeat import flower as flower
 from offbeat import models as models
 from offbeat import scheduling as _scheduling
+from offbeat import tasks as tasks
 from offbeat.algorithms import CA2FL as CA2FL
 from offbeat.algorithms import MIFA as MIFA
 from offbeat.algorithms import Algorithm as Algorithm
@@ -47,6 +48,8 @@ from offbeat.scheduling import Continuous as Continuous
 from offbeat.scheduling import Periodic as Periodic
 from offbeat.scheduling import Rounds as Rounds
 from offbeat.server.validation import UpdateValidator as UpdateValidator
+from offbeat.tasks import Metric as Metric
+from offbeat.tasks import Task as Task
 from offbeat.version import __version__ as __version__
 
 aggregators = _aggregation

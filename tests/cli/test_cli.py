@@ -135,6 +135,7 @@ def test_bench_engine() -> None:
     assert figures["arrivals_per_second"] > 0
 
 
+@pytest.mark.slow
 def test_bench_engine_with_several_numbers_of_clients() -> None:
     sizes = ("--clients", "100", "--clients", "200100")
     result = offbeat("bench", "engine", "--arrivals", "500", "--concurrency", "20", *sizes, "--json")
@@ -144,6 +145,7 @@ def test_bench_engine_with_several_numbers_of_clients() -> None:
     assert large["bytes_per_client"] < 200
 
 
+@pytest.mark.slow
 def test_bench_server() -> None:
     arguments = (
         "bench",
@@ -190,6 +192,7 @@ def test_mistakes_end_with_status_two_and_one_message(toml: str, arguments: list
     assert expected in refused(*arguments)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_resumable_folder_and_prints_the_command(toml: str) -> None:
     command = [sys.executable, "-m", "offbeat", "run", toml, "--set", "rounds=100000", "--out", "long"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -207,6 +210,7 @@ def test_ctrl_c_leaves_a_resumable_folder_and_prints_the_command(toml: str) -> N
     assert len(list(pathlib.Path("long/checkpoint").glob("*.pt"))) == 1
 
 
+@pytest.mark.slow
 def test_the_core_needs_only_torch_and_numpy(tmp_path: pathlib.Path) -> None:
     """It then runs from source on a machine where nothing can be installed."""
     program = """
@@ -246,6 +250,7 @@ def test_bench_train() -> None:
     assert "graphs does not apply: CUDA graphs need" in table
 
 
+@pytest.mark.slow
 def test_custom_modules_next_to_the_file_are_found_on_resume(tmp_path: pathlib.Path) -> None:
     place, elsewhere = tmp_path / "with space", tmp_path / "elsewhere"
     place.mkdir()

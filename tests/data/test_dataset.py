@@ -104,10 +104,26 @@ def test_from_arrays_counts_classes_in_both_parts_unless_told() -> None:
         from_arrays(x, [0, 1], x, [0, 4], classes=2)
 
 
-def test_from_arrays_refuses_labels_that_are_not_integers() -> None:
+def test_labels_of_any_shape_and_type() -> None:
     x = np.zeros((2, 1))
-    with pytest.raises(DataError, match=r"labels: integers expected, got torch.float64"):
-        from_arrays(x, np.array([0.0, 1.0]), x, [0, 1])
+    floats = from_arrays(x, np.array([0.5, 1.0]), x, np.array([0.0, 1.0]))
+    assert floats.y.dtype == torch.float32
+    assert floats.classes is None
+    assert floats.outputs == 1
+    assert from_arrays(x, np.zeros((2, 3))).outputs == 3
+    tree = from_arrays({"a": x, "b": np.zeros((2, 4), np.int64)}, (np.array([1.0, 2.0]), [0, 1]))
+    assert tree.x["b"].dtype == torch.int64
+    assert len(tree) == 2
+    with pytest.raises(DataError, match="this needs one integer label per example"):
+        _ = floats.labels
+    with pytest.raises(DataError, match="labels: some are not finite"):
+        from_arrays(x, np.array([0.5, np.nan]))
+    with pytest.raises(DataError, match="give both test_x and test_y"):
+        from_arrays(x, [0, 1], x)
+    with pytest.raises(DataError, match="2, 3 examples with 2 labels"):
+        from_arrays((x, np.zeros((3, 1))), [0, 1])
+    with pytest.raises(DataError, match=r"one integer per example expected, got torch\.float32"):
+        from_arrays(x, np.array([0.5, 1.0]), classes=2)
 
 
 def test_from_arrays_refuses_empty_parts() -> None:

@@ -145,7 +145,7 @@ def test_digits_are_always_the_same() -> None:
 
 def nearest_centre_accuracy(data: Dataset) -> float:
     """Learn without offbeat: classify by the nearest class mean."""
-    centers = torch.stack([data.x[data.y == label].mean(dim=0) for label in range(data.classes)])
+    centers = torch.stack([data.x[data.y == label].mean(dim=0) for label in range(data.outputs)])
     return float((torch.cdist(data.test_x, centers).argmin(dim=1) == data.test_y).float().mean())
 
 

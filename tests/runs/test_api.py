@@ -119,7 +119,7 @@ def test_a_run_in_which_nothing_ever_arrives_ends_with_an_error(tmp_path: pathli
 def test_wrong_arguments_from_python_get_the_same_messages(change: dict[str, Any], expected: str) -> None:
     with pytest.raises(ob.ConfigError, match=expected):
         ob.run(**settings(**change))
-    for wrong in (lambda: ob.SGD(lr="0.1"), lambda: ob.algorithms.MFCA2FL(bits=3), lambda: ob.Evaluation(target=85)):  # type: ignore[arg-type]
+    for wrong in (lambda: ob.SGD(lr="0.1"), lambda: ob.algorithms.MFCA2FL(bits=3), lambda: ob.Evaluation(target="85")):  # type: ignore[arg-type]
         with pytest.raises(ob.ConfigError):
             wrong()
 

@@ -169,7 +169,7 @@ def test_forged_updates_pass_through_the_codec(monkeypatch: pytest.MonkeyPatch) 
 def test_flipped_labels_are_the_attackers_alone() -> None:
     free, poisoned = (experiment(name).assemble() for name in (None, "label-flip"))
     before, after = free.context.data, poisoned.context.data
-    classes = before.dataset.classes
+    classes = before.dataset.outputs
     assert len(poisoned.attackers) == 4
     for client in range(before.clients):
         was, became = (data.dataset.y[data.indices(client)] for data in (before, after))

@@ -46,7 +46,7 @@ def rates(
     for model in models:
         dataset = synthetic_data(model)
         torch.manual_seed(0)
-        module = MODELS[model]().build(dataset.shape, dataset.classes, dataset.vocabulary)
+        module = MODELS[model]().build(dataset.shape, dataset.outputs, dataset.vocabulary)
         for batch in batches:
             clients = CLIENTS if batch <= 10 else max(1, EXAMPLES // (10 * batch))
             data = PartitionedDataset.of(dataset, np.array_split(np.arange(EXAMPLES), clients))

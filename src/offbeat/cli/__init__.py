@@ -270,7 +270,7 @@ def partition(
     counts = data.label_counts()
     labels = (counts > 0).sum(axis=1)
     sizes = data.sizes
-    click.echo(f"{data.clients} clients, {sizes.sum():,} examples, {data.dataset.classes} labels")
+    click.echo(f"{data.clients} clients, {sizes.sum():,} examples, {data.dataset.classes or 'no class'} labels")
     click.echo(f"examples per client: {sizes.min()} to {sizes.max()}, median {int(sorted(sizes)[len(sizes) // 2])}")
     click.echo(f"labels per client:   {labels.min()} to {labels.max()}, mean {labels.mean():.1f}")
     if png is not None:

@@ -18,6 +18,8 @@ from offbeat.data import Augment, FederatedData
 from offbeat.errors import DivergenceError
 from offbeat.messages import Job
 from offbeat.random import stream
+from offbeat.tasks import Classification, Task
+from offbeat.trees import Tree, call, map_tensors
 from offbeat.vectors import Layout
 
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -35,6 +37,7 @@ class TrainingContext:
         device: Where training happens.
         precision: Precision of matrix products and convolutions on a GPU.
         augment: Augmentation of training images, if any.
+        task: What is learned; classification when left out.
     """
 
     def __init__(
@@ -46,13 +49,14 @@ class TrainingContext:
         *,
         precision: Precision = "tf32",
         augment: Augment | None = None,
+        task: Task | None = None,
     ) -> None:
         self.module = module.to(device)
         self.layout = Layout.of(module)
         self.data, self.rule, self.device = data, rule, device
-        self.precision, self.augment = precision, augment
+        self.precision, self.augment, self.task = precision, augment, task or Classification()
         self.x, self.y = data.dataset.on(device)
-        self.buffers = Layout.of_buffers(self.module, _mutable_buffers(self.module, data.dataset.prepare(self.x[:2])))
+        self.buffers = Layout.of_buffers(self.module, _mutable_buffers(self.module, self.first_inputs(2)))
 
     def steps(self, client: int) -> int:
         """Return the number of local steps that the rule prescribes for a client's data."""
@@ -87,17 +91,43 @@ class TrainingContext:
             examples[: draws.shape[0], row, : draws.shape[1], 1:] = draws
         return examples
 
-    def inputs(self, batch: Tensor) -> Tensor:
+    def first_inputs(self, count: int) -> Tree:
+        """Return the model inputs for the first training examples, repeated if there are fewer."""
+        return self.inputs_at(torch.arange(count, device=self.device).remainder(len(self.data.dataset)))
+
+    def read(self, index: Tensor, seed: int, *, test: bool = False) -> tuple[Tree, Tree]:
+        """Read examples that are not in memory, and return their inputs and labels on the device."""
+        reader = self.data.dataset.reader
+        assert reader is not None
+        inputs, labels = reader.read(index.tolist(), seed, test=test)
+        return map_tensors(lambda t: t.to(self.device), inputs), map_tensors(lambda t: t.to(self.device), labels)
+
+    def examples(self, batch: Tensor, seed: int) -> tuple[Tree, Tree]:
+        """Return the inputs and labels for one batch of a plan; `seed` is that of random transformations on reading."""
+        if self.data.dataset.reader is not None:
+            return self.read(batch, seed)
+        return self.inputs(batch), self.labels(batch)
+
+    def inputs_at(self, index: Tensor) -> Tree:
+        """Return the model inputs for examples by their index in the data set, without augmentation."""
+        if self.data.dataset.reader is not None:
+            return self.read(index, 0)[0]
+        return self.data.dataset.prepare(map_tensors(lambda x: _gather(x, index), self.x))
+
+    def inputs(self, batch: Tensor) -> Tree:
         """Return the model inputs for one batch of a plan."""
         if self.augment is None:
-            return self.data.dataset.prepare(self._gather(batch))
-        return self.data.dataset.prepare(self.augment.apply(self._gather(batch[..., 0]), batch[..., 1:]))
+            return self.inputs_at(batch)
+        return self.data.dataset.prepare(self.augment.apply(_gather(self.x, batch[..., 0]), batch[..., 1:]))
 
-    def labels(self, batch: Tensor) -> Tensor:
+    def labels(self, batch: Tensor) -> Tree:
         """Return the labels for one batch of a plan."""
-        return self.y[batch if self.augment is None else batch[..., 0]]
+        index = batch if self.augment is None else batch[..., 0]
+        if self.data.dataset.reader is not None:
+            return self.read(index, 0)[1]
+        return map_tensors(lambda y: y[index], self.y)
 
-    def to_memory_format(self, images: Tensor) -> Tensor:
+    def to_memory_format(self, images: Tree) -> Tree:
         """Return a batch (B, …) in the memory format in which the model runs fastest.
 
         On a CPU, convolutions and pooling are several times faster on channels-last images.
@@ -111,20 +141,16 @@ class TrainingContext:
         A model that takes a `view` of its input fails on them and keeps the default format.
         """
         convolves = any(isinstance(layer, nn.Conv2d) for layer in self.module.modules())
-        if self.device.type != "cpu" or len(self.data.dataset.shape) != 3 or not convolves:
+        if self.device.type != "cpu" or not convolves or not isinstance(self.x, Tensor) or self.x.ndim != 4:
             return False
-        module, images = copy.deepcopy(self.module).eval(), self.data.dataset.prepare(self.x[:2])
+        module, images = copy.deepcopy(self.module).eval(), self.first_inputs(2)
         with torch.no_grad():
             expected = module(images)
             try:
                 outputs = module(images.contiguous(memory_format=torch.channels_last))
             except RuntimeError:
                 return False
-        return torch.allclose(outputs, expected, rtol=1e-3, atol=1e-4)
-
-    def _gather(self, index: Tensor) -> Tensor:
-        """Return x[index], copying whole examples; plain indexing copies number by number on a CPU."""
-        return self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])
+        return isinstance(outputs, Tensor) and torch.allclose(outputs, expected, rtol=1e-3, atol=1e-4)
 
     def autocast(self) -> torch.autocast:
         """Return the context manager for a forward pass: bfloat16 on a GPU where that is requested."""
@@ -139,12 +165,18 @@ class TrainingContext:
         )
 
 
-def _mutable_buffers(module: nn.Module, inputs: Tensor) -> list[str]:
+def _gather(x: Tensor, index: Tensor) -> Tensor:
+    """Return x[index], copying whole examples; plain indexing copies number by number on a CPU."""
+    return x.index_select(0, index.flatten()).view(*index.shape, *x.shape[1:])
+
+
+def _mutable_buffers(module: nn.Module, inputs: Tree) -> list[str]:
     """Return the names of the buffers that a training forward pass changes, such as running statistics."""
     if not any(True for _ in module.buffers()):
         return []
     trained = copy.deepcopy(module).train()
-    with torch.no_grad(), torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
-        trained(inputs)
+    device = next(module.buffers()).device
+    with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        call(trained, inputs)
     before = dict(module.named_buffers())
     return [name for name, buffer in trained.named_buffers() if not torch.equal(buffer, before[name])]

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from offbeat.client.context import TrainingContext
 from offbeat.client.local_step import LocalStepper
 from offbeat.client.rules import ClientRule, State
 from offbeat.messages import Job
+from offbeat.random import fold_in
 from offbeat.server.extensions import BUFFERS
+from offbeat.tasks.base import in_dtype
+from offbeat.trees import call
 
 Plan = tuple[NDArray[np.int64], NDArray[np.int64]]  # batches (most steps, n, B), valid examples of each (most steps, n)
 Trained = tuple[bool, Tensor, State, State]  # whether Δ is finite, Δ, auxiliary vectors to send, new client state
@@ -50,10 +51,11 @@ def train_job(context: TrainingContext, item: WorkItem, plan: Plan) -> Trained:
     if context.buffers.names:
         context.buffers.write(context.module, job.extra[BUFFERS])
     with seeded_generators(job.seed, context.device):
-        for batch, count in zip(*plan, strict=True):
+        for t, (batch, count) in enumerate(zip(*plan, strict=True)):
             leaves = stepper.leaves()
             index = torch.from_numpy(batch[:count]).to(context.device)
-            stepper.step(batch_loss(context, stepper.parameters(leaves), index), leaves, lr)
+            loss = batch_loss(context, stepper.parameters(leaves), index, read_seed(job, t))
+            stepper.step(loss, leaves, lr)
     delta, extra, client_state = stepper.delta(), State(), State()
     if rule.sends or rule.client_state:
         y, state = stepper.end()
@@ -63,12 +65,18 @@ def train_job(context: TrainingContext, item: WorkItem, plan: Plan) -> Trained:
     return bool(torch.isfinite(delta.sum())), delta, extra, client_state
 
 
-def batch_loss(context: TrainingContext, parameters: dict[str, Tensor], batch: Tensor) -> Tensor:
+def read_seed(job: Job, step: int) -> int:
+    """Return the seed with which the examples of a step are read, where reading is random."""
+    return fold_in(job.seed, step)
+
+
+def batch_loss(context: TrainingContext, parameters: dict[str, Tensor], batch: Tensor, seed: int) -> Tensor:
     """Return the mean loss on a batch; the parameters are views, so nothing is copied."""
+    inputs, labels = context.examples(batch, seed)
     with context.autocast():
-        outputs = functional_call(context.module, parameters, (context.to_memory_format(context.inputs(batch)),))
-    dtype = next(iter(parameters.values())).dtype
-    return cross_entropy(outputs.to(dtype), context.labels(batch))
+        outputs = call(context.module, context.to_memory_format(inputs), parameters)
+    outputs = in_dtype(outputs, next(iter(parameters.values())).dtype)
+    return context.task.losses(outputs, labels, len(batch)).mean()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """Datasets and their partitions among clients."""
 
 from offbeat.data.augment import AUGMENTS, Augment, CropFlip
-from offbeat.data.dataset import Dataset, PartitionedDataset, from_arrays, from_datasets
+from offbeat.data.create import from_arrays, from_datasets
+from offbeat.data.dataset import Dataset, PartitionedDataset
 from offbeat.data.files import data_dir
 from offbeat.data.partitions import IID, Dirichlet, LabelShards, Natural, Partition, QuantitySkew
 from offbeat.data.population import Population, Sampled

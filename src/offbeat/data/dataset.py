@@ -2,87 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offbeat.data.preparing import preparing
+from offbeat.data.lazy import Reader
 from offbeat.errors import DataError
+from offbeat.trees import Tree, describe, map_tensors, size, tensors
 
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labeled examples for training and testing.
+    """Labeled examples for training and, optionally, for testing.
+
+    Inputs and labels are tensors, or trees of tensors (dicts, tuples) whose first dimension is the example; labels may
+    have any shape and type. With one integer label per example, `classes` is their number; otherwise it is None.
 
     Images may be stored as uint8, which takes a quarter of the memory. `prepare` converts a batch to floats in [0, 1]
     when it is used and standardizes it per channel if `mean` and `std` are set. With a `vocabulary`, inputs are tokens:
     integers from 0 to vocabulary − 1, which stay integers.
     """
 
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-    classes: int
+    x: Tree
+    y: Tree
+    test_x: Tree = None
+    test_y: Tree = None
+    classes: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     vocabulary: int | None = None
     """Number of distinct tokens, or None if the inputs are numbers."""
+    reader: Reader | None = None
+    """Reads examples when they are needed; `x` and `test_x` then hold positions, and `y` labels if they are known."""
+    labeled: bool = True
+    """Whether `y` holds the labels; False if they are known only to the reader."""
     owners: Tensor | None = None
     """Owner of each training example as an integer, if the data provides one. The partition `natural` uses it."""
 
     def __post_init__(self) -> None:
-        for split, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
-            if len(x) != len(y) or len(x) == 0:
-                raise DataError(f"{split} data: {len(x)} examples with {len(y)} labels")
-            if y.dtype != torch.int64 or y.ndim != 1:
-                raise DataError(f"{split} labels: one integer per example expected, got {y.dtype} of {list(y.shape)}")
-            low, high = int(y.min()), int(y.max())
-            if low < 0 or high >= self.classes:
-                raise DataError(f"{split} labels: {low} to {high}, but there are {self.classes} classes")
-            if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-                raise DataError(f"{split} data: some inputs are not finite")
+        splits = [("training", self.x, self.y)]
+        if self.test_x is not None and self.reader is None:
+            splits.append(("test", self.test_x, self.test_y))
+        for split, x, y in splits:
+            _check_split(split, x, y, self.classes)
             if self.vocabulary is not None:
                 _check_tokens(split, x, self.vocabulary)
-        if self.owners is not None and (self.owners.dtype != torch.int64 or self.owners.shape != self.y.shape):
+        if self.owners is not None and (self.owners.dtype != torch.int64 or self.owners.shape != (len(self),)):
             raise DataError(
                 f"owners: one integer per training example expected, got {self.owners.dtype} of "
-                f"{list(self.owners.shape)} for {len(self.y)} examples"
+                f"{list(self.owners.shape)} for {len(self)} examples"
             )
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) != self.shape[0]:
                 raise DataError(f"{name}: {len(values)} values for {self.shape[0]} channels")
-        if self.x.shape[1:] != self.test_x.shape[1:]:
-            raise DataError(f"training inputs are {list(self.x.shape[1:])}, test inputs {list(self.test_x.shape[1:])}")
+        if self.test_x is not None and describe(self.x) != describe(self.test_x):
+            raise DataError(f"training inputs are {describe(self.x)}, test inputs {describe(self.test_x)}")
+
+    def __len__(self) -> int:
+        """Return the number of training examples."""
+        return size(self.y)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return tuple(self.x.shape[1:])
+        """Shape of one input; of its first tensor if it is a tree."""
+        inputs = self.x if self.reader is None else self.reader.read([0], 0)[0]
+        return tuple(next(tensors(inputs)).shape[1:])
 
-    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    @property
+    def outputs(self) -> int:
+        """Number of outputs that a model needs per example, or per position of a sequence or image."""
+        if self.classes is not None:
+            return self.classes
+        y = next(tensors(self.y if self.reader is None else self.reader.read([0], 0)[1]))
+        if y.is_floating_point() or y.dtype == torch.bool:
+            return math.prod(y.shape[1:])
+        return self.vocabulary or int(y.max()) + 1
+
+    @property
+    def has_class_labels(self) -> bool:
+        """Whether there is one integer label per example, known without reading the examples."""
+        return self.classes is not None and self.labeled
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The class label of each training example.
+
+        Raises:
+            DataError: The examples have no class labels.
+        """
+        if not self.has_class_labels:
+            raise DataError("this needs one integer label per example, but the data set has labels of another kind")
+        labels: NDArray[np.int64] = self.y.numpy()
+        return labels
+
+    def on(self, device: torch.device) -> tuple[Tree, Tree]:
         """Return the training inputs and labels on a device. They are copied there once."""
         return self._on("train", device, self.x, self.y)
 
-    def test_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def test_on(self, device: torch.device) -> tuple[Tree, Tree]:
         """Return the test inputs and labels on a device. They are copied there once."""
         return self._on("test", device, self.test_x, self.test_y)
 
-    def _on(self, split: str, device: torch.device, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        copies: dict[tuple[str, torch.device], tuple[Tensor, Tensor]] = self.__dict__.setdefault("_copies", {})
+    def _on(self, split: str, device: torch.device, x: Tree, y: Tree) -> tuple[Tree, Tree]:
+        copies: dict[tuple[str, torch.device], tuple[Tree, Tree]] = self.__dict__.setdefault("_copies", {})
         if (split, device) not in copies:
-            copies[split, device] = x.to(device), y.to(device)
+            copies[split, device] = map_tensors(lambda t: t.to(device), x), map_tensors(lambda t: t.to(device), y)
         return copies[split, device]
 
-    def prepare(self, raw: Tensor) -> Tensor:
-        """Convert stored inputs (…, *shape) to what the model expects: floats, or int64 tokens."""
+    def prepare(self, raw: Tree) -> Tree:
+        """Convert stored inputs (…, *shape) to what the model expects: floats or int64 tokens; trees stay unchanged."""
+        if not isinstance(raw, Tensor):
+            return raw
         if self.vocabulary is not None:
             return raw.long()
         x = raw.float() / 255 if raw.dtype == torch.uint8 else raw
@@ -99,95 +137,34 @@ class Dataset:
         return filled.view((-1,) + (1,) * (len(self.shape) - 1))
 
 
-def _check_tokens(split: str, x: Tensor, vocabulary: int) -> None:
+def _check_split(split: str, x: Tree, y: Tree, classes: int | None) -> None:
+    """Check that inputs and labels belong together."""
+    inputs = {len(tensor) for tensor in tensors(x)}
+    if inputs != {size(y)} or not size(y):
+        raise DataError(f"{split} data: {', '.join(map(str, sorted(inputs))) or 'no'} examples with {size(y)} labels")
+    if {len(tensor) for tensor in tensors(y)} != inputs:
+        raise DataError(f"{split} labels: the tensors have different lengths")
+    for what, tree in (("data: some inputs", x), ("labels: some", y)):
+        if not all(bool(torch.isfinite(t).all()) for t in tensors(tree) if t.is_floating_point()):
+            raise DataError(f"{split} {what} are not finite")
+    if classes is None:
+        return
+    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.ndim != 1:
+        found = f"{y.dtype} of {list(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        raise DataError(f"{split} labels: one integer per example expected, got {found}")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        raise DataError(f"{split} labels: {low} to {high}, but there are {classes} classes")
+
+
+def _check_tokens(split: str, x: Tree, vocabulary: int) -> None:
+    if not isinstance(x, Tensor):
+        raise DataError(f"{split} tokens: one tensor expected; leave out vocabulary for trees of inputs")
     if x.dtype not in (torch.uint8, torch.int64):
         raise DataError(f"{split} tokens: integers expected (uint8 or int64), got {x.dtype}")
     low, high = (int(x.min()), int(x.max())) if x.numel() else (0, 0)
     if low < 0 or high >= vocabulary:
         raise DataError(f"{split} tokens: {low} to {high}, but the vocabulary is {vocabulary}: 0 to {vocabulary - 1}")
-
-
-def from_arrays(
-    x: Any,
-    y: Any,
-    test_x: Any,
-    test_y: Any,
-    classes: int | None = None,
-    vocabulary: int | None = None,
-    owners: Any = None,
-) -> Dataset:
-    """Create a dataset from arrays or tensors.
-
-    Args:
-        x: Training inputs. uint8 inputs are scaled from 0…255 to [0, 1]; all others are used unchanged.
-        y: Training labels, as integers.
-        test_x: Test inputs.
-        test_y: Test labels.
-        classes: Number of classes; by default the largest label plus one.
-        vocabulary: Number of distinct tokens. If given, the inputs are tokens from 0 to vocabulary − 1.
-        owners: Owner of each training example, as an integer, for the partition `natural`.
-
-    Returns:
-        The dataset.
-
-    Raises:
-        DataError: The arrays do not fit together.
-    """
-
-    def inputs(values: Any) -> Tensor:
-        t = torch.as_tensor(values)
-        if vocabulary is not None and not t.is_floating_point():
-            return t if t.dtype == torch.uint8 else t.to(torch.int64)
-        return t if t.dtype == torch.uint8 else t.to(torch.float32)
-
-    def integers(values: Any, name: str = "labels") -> Tensor:
-        t = torch.as_tensor(values)
-        if t.is_floating_point():
-            raise DataError(f"{name}: integers expected, got {t.dtype}")
-        return t.to(torch.int64)
-
-    y_, test_y_ = integers(y), integers(test_y)
-    if classes is None:
-        classes = max((int(labels.max()) + 1 for labels in (y_, test_y_) if labels.numel()), default=0)
-    owners_ = None if owners is None else integers(owners, "owners")
-    return Dataset(inputs(x), y_, inputs(test_x), test_y_, classes, vocabulary=vocabulary, owners=owners_)
-
-
-class Pairs(Protocol):
-    """A map-style `torch.utils.data.Dataset` of (input, label) pairs, or a list of such pairs."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-def from_datasets(train: Pairs | Iterable[Any], test: Pairs | Iterable[Any], classes: int | None = None) -> Dataset:
-    """Create a dataset from two PyTorch datasets, which are read into memory once.
-
-    Args:
-        train: A map-style or iterable `torch.utils.data.Dataset` of (input, label) pairs for training.
-        test: A dataset of the same kind for testing.
-        classes: Number of classes; by default the largest label plus one.
-
-    Returns:
-        The dataset.
-    """
-
-    def stack(items: Pairs | Iterable[Any]) -> tuple[Tensor, Tensor]:
-        # Index by length where possible: a map-style Dataset need not raise IndexError at its end.
-        iterator = iter(items) if isinstance(items, Iterable) else (items[i] for i in range(len(items)))
-        pairs = []
-        with preparing("examples", len(items) if isinstance(items, Sized) else None) as report:
-            for pair in iterator:
-                pairs.append(pair)
-                report(len(pairs))
-        if not pairs:
-            raise DataError("the dataset is empty")
-        return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.as_tensor(
-            [torch.as_tensor(y).item() for _, y in pairs]
-        )
-
-    return from_arrays(*stack(train), *stack(test), classes=classes)
 
 
 def _indices(client: int, part: Any) -> Indices:
@@ -238,10 +215,10 @@ class PartitionedDataset:
             client = int(np.argmin(sizes))
             raise DataError(f"data.partition: client {client} has no data: every client needs at least one example")
         order, offsets = np.concatenate(arrays), np.concatenate([[0], np.cumsum(sizes)])
-        outside = np.flatnonzero((order < 0) | (order >= len(dataset.y)))
+        outside = np.flatnonzero((order < 0) | (order >= len(dataset)))
         if len(outside):
             client = int(np.searchsorted(offsets, outside[0], side="right")) - 1
-            raise DataError(f"client {client}: index {order[outside[0]]} in a dataset of {len(dataset.y)} examples")
+            raise DataError(f"client {client}: index {order[outside[0]]} in a dataset of {len(dataset)} examples")
         return cls(dataset, order, offsets)
 
     @property
@@ -276,7 +253,7 @@ class PartitionedDataset:
         """
         theirs = np.repeat(np.isin(np.arange(self.clients), list(clients)), self.sizes)
         shared = np.intersect1d(self.order[theirs], self.order[~theirs])
-        order, original = self.order.copy(), len(self.dataset.y)
+        order, original = self.order.copy(), len(self.dataset)
         moved = theirs & np.isin(order, shared)
         order[moved] = original + np.searchsorted(shared, order[moved])
         x, owners, copies = self.dataset.x, self.dataset.owners, torch.from_numpy(shared)
@@ -296,6 +273,6 @@ class PartitionedDataset:
     def label_counts(self) -> Indices:
         """Return the number of examples per client and label, as an array (clients, classes)."""
         owner = np.repeat(np.arange(self.clients), self.sizes)
-        cells = owner * self.dataset.classes + self.dataset.y.numpy()[self.order]
-        counts = np.bincount(cells, minlength=self.clients * self.dataset.classes)
-        return counts.reshape(self.clients, self.dataset.classes)
+        labels, classes = self.dataset.labels, self.dataset.classes or 0
+        counts = np.bincount(owner * classes + labels[self.order], minlength=self.clients * classes)
+        return counts.reshape(self.clients, classes)

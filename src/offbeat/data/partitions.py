@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ Rng = np.random.Generator
 
 class Partition(Options, ABC):
     """Interface for partitions."""
+
+    needs_labels: ClassVar[bool] = True
+    """Whether the partition depends on class labels; if not, the labels that it receives may be meaningless."""
 
     @abstractmethod
     def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
@@ -35,6 +39,8 @@ class Partition(Options, ABC):
 @dataclass(kw_only=True, frozen=True)
 class IID(Partition):
     """A shuffled, even split."""
+
+    needs_labels: ClassVar[bool] = False
 
     def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
         """Partition the examples among the clients."""

@@ -65,8 +65,8 @@ class Population:
 
     def label_counts(self) -> Indices:
         """Return the number of examples per client and label, as an array (clients, classes)."""
-        classes = self.dataset.classes
-        labels = self.dataset.y.numpy()[self._sample(range(self.clients))]
+        classes = self.dataset.classes or 0
+        labels = self.dataset.labels[self._sample(range(self.clients))]
         return np.stack([np.bincount(row, minlength=classes) for row in labels])
 
     def _sample(self, clients: Sequence[int]) -> Indices:
@@ -74,7 +74,7 @@ class Population:
 
     @functools.cached_property
     def _label_index(self) -> LabelIndex:
-        return index_labels(self.dataset.y.numpy())
+        return index_labels(self.dataset.labels)
 
 
 LabelIndex = tuple[Indices, Indices, Indices]

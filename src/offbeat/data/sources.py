@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data import text
-from offbeat.data.dataset import Dataset, from_arrays
+from offbeat.data.create import from_arrays
+from offbeat.data.dataset import Dataset
 from offbeat.data.files import fetch, find, read_idx, read_text
 from offbeat.errors import DataError
 from offbeat.options import NonNegative, Options, PositiveInt

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from offbeat.trees import Tree, call
+
 _SUM_OVER_FIRST = ("matmul", "__matmul__", "mm", "bmm", "mv")  # the sum runs over the first factor's last dimension
 _SUM_OVER_SECOND = ("linear", "addmm", "baddbmm")  # the sum runs over the second tensor's last dimension
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 
 
 @torch.no_grad()
-def forward_flops(module: nn.Module, inputs: Tensor) -> int:
+def forward_flops(module: nn.Module, inputs: Tree) -> int:
     """Return the floating-point operations of the matrix products and convolutions in a forward pass.
 
     For these the count equals that of `torch.utils.flop_counter.FlopCounterMode`, which is not used here for two
@@ -25,7 +27,7 @@ def forward_flops(module: nn.Module, inputs: Tensor) -> int:
     """
     counter = _Counter()
     with counter:
-        module(inputs)
+        call(module, inputs)
     return counter.total
 
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from offbeat.client.context import TrainingContext
 from offbeat.client.runtime import ClientRuntime
@@ -26,6 +24,8 @@ from offbeat.executors.probe import mixes_examples
 from offbeat.executors.vectorized import rows
 from offbeat.random import key
 from offbeat.server.extensions import BUFFERS
+from offbeat.tasks.base import in_dtype
+from offbeat.trees import call
 
 STREAMS = 8
 
@@ -83,16 +83,16 @@ class ClientStream:
         """Return the weighted mean loss of one model with parameters (1, …)."""
         context = self.context
         inputs = context.inputs(batch[0])
-        if inputs.is_cuda and inputs.ndim == 4:
+        if isinstance(inputs, Tensor) and inputs.is_cuda and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         views = context.buffers.unflatten(self.buffers) if self.buffers is not None else {}
         buffers = {name: view.clone() for name, view in views.items()}  # the forward pass changes them in place
         single = {name: value.squeeze(0) for name, value in parameters.items()}
         with context.autocast():
-            outputs = functional_call(context.module, single | buffers, (inputs,))
+            outputs = in_dtype(call(context.module, inputs, single | buffers), weight.dtype)
         for name, view in views.items():
             view.copy_(buffers[name])
-        return cross_entropy(outputs.to(weight.dtype), context.labels(batch[0]), reduction="none").dot(weight[0])
+        return context.task.losses(outputs, context.labels(batch[0]), weight.shape[1]).dot(weight[0])
 
 
 class Graphs(Executor):

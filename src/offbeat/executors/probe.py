@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 
 import torch
+from torch import Tensor
 
 from offbeat.client.context import TrainingContext
 from offbeat.errors import first_line
 from offbeat.executors.flops import forward_flops
 from offbeat.executors.stacked import Stack
 from offbeat.messages import Job
+from offbeat.tasks.base import in_dtype
+from offbeat.trees import call, map_tensors, tensors
 
 # Operations of a forward pass, times local steps, from which compiling pays: about three million steps of a CNN. On an
 # H200 compiling takes 10 to 40 seconds and makes these steps 2 to 10 % shorter, or 15 % in bfloat16.
@@ -28,19 +31,30 @@ def worth_compiling(context: TrainingContext, steps: int) -> bool:
 def mixes_examples(context: TrainingContext) -> bool:
     """Return whether the output for an example depends on the rest of the batch, as with batch statistics."""
     module = copy.deepcopy(context.module).train()
-    one = context.data.dataset.prepare(context.x[torch.zeros(3, dtype=torch.int64, device=context.device)])
-    changed = one[1:] + 1 if one.is_floating_point() else (one[1:] == 0).to(one.dtype)  # tokens 0 and 1 always exist
-    other = torch.cat([one[:1], changed])
-    outputs = []
+    index = torch.zeros(3, dtype=torch.int64, device=context.device)
+    one, labels = context.inputs_at(index), map_tensors(lambda y: y[index], context.y)
+    other = map_tensors(_changed, one)
+    losses = []
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         for inputs in (one, other):
             torch.manual_seed(0)  # the same dropout for both
-            outputs.append(module(inputs)[0])
-    return not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)
+            outputs = in_dtype(call(module, inputs), torch.float32)
+            found = [*tensors(outputs), context.task.losses(outputs, labels, 3)]
+            losses.append(torch.cat([value[:1].flatten().float() for value in found]))
+    return not torch.allclose(losses[0], losses[1], rtol=1e-3, atol=1e-4)
+
+
+def _changed(inputs: Tensor) -> Tensor:
+    """Return inputs with other examples after the first one; masks and flags keep their values."""
+    if inputs.is_floating_point():
+        return torch.cat([inputs[:1], inputs[1:] + 1])
+    return torch.cat([inputs[:1], (inputs[1:] == 0).to(inputs.dtype)])  # tokens 0 and 1 always exist
 
 
 def why_not_stackable(context: TrainingContext) -> str | None:
     """Return why models of this kind cannot be trained as a stack; None if they can."""
+    if context.data.dataset.reader is not None:
+        return "its examples are read when they are needed, one client after the other."
     context.module.train()
     x = context.layout.read(context.module)
     batches, _ = context.plans([Job(0, 0, 0, x, 1, 0)])

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn.functional import conv2d, cross_entropy, group_norm, layer_norm
+from torch.func import vmap
+from torch.nn.functional import conv2d, group_norm, layer_norm
 
 from offbeat.client.context import TrainingContext
 from offbeat.client.local_step import GradientFactors
 from offbeat.executors import gpu
+from offbeat.tasks.base import in_dtype, scores
+from offbeat.trees import Tree, call, map_tensors, tensors
 
 
 class Stack:
@@ -31,14 +34,13 @@ class Stack:
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
         gpu.detect_triton(context.device)
-        self.images = context.device.type == "cuda" and len(context.data.dataset.shape) == 3
+        self.images = context.device.type == "cuda" and isinstance(context.x, Tensor) and context.x.ndim == 4
         self.factors = GradientFactors() if context.device.type == "cpu" else None
         module = stacked(context.module, self.factors)
         self._stacked = module if module is not None and self._agrees(module) else None
 
-        def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(context.module, parameters, (x,))
-            return outputs
+        def forward(parameters: dict[str, Tensor], x: Tree) -> Any:
+            return call(context.module, x, parameters)
 
         self._vmapped = vmap(forward, randomness="different")
 
@@ -62,10 +64,9 @@ class Stack:
         context = self.context
         inputs = context.inputs(batch)
         with context.autocast():
-            outputs = self._forward(parameters, inputs)
-        losses = cross_entropy(
-            outputs.flatten(0, 1).to(weight.dtype), context.labels(batch).flatten(), reduction="none"
-        )
+            outputs = in_dtype(self._forward(parameters, inputs), weight.dtype)
+        # A loss per example depends on no other example, so the rows can be merged into one batch.
+        losses = context.task.losses(outputs, merged(context.labels(batch)), weight.numel())
         return losses.dot(weight.flatten())
 
     def gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
@@ -77,14 +78,14 @@ class Stack:
         (g,) = torch.autograd.grad(self.loss(y, batch, weight), y)
         return g
 
-    def _forward(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    def _forward(self, parameters: dict[str, Tensor], inputs: Tree) -> Any:
+        """Return the outputs for the merged batches (n·B, …)."""
         if self._stacked is None:
-            return self._vmapped(parameters, inputs)
-        merged = inputs.flatten(0, 1)
+            return merged(self._vmapped(parameters, inputs))
+        batch = merged(inputs)
         if self.images:
-            merged = merged.contiguous(memory_format=torch.channels_last)
-        outputs: Tensor = functional_call(self._stacked, parameters, (merged,))
-        return outputs.view(*inputs.shape[:2], -1)
+            batch = batch.contiguous(memory_format=torch.channels_last)
+        return call(self._stacked, batch, parameters)
 
     @torch.no_grad()
     def _agrees(self, module: nn.Module) -> bool:
@@ -92,17 +93,14 @@ class Stack:
         context = self.context
         x = context.layout.read(context.module)
         y = torch.stack([x, 0.9 * x, 1.1 * x])
-        inputs = context.data.dataset.prepare(
-            context.x[torch.arange(6, device=context.device).remainder(len(context.x)).view(3, 2)]
-        )
+        inputs = context.first_inputs(6)
         modes = context.module.training, module.training
         context.module.eval(), module.eval()
         try:
-            found = functional_call(module, context.layout.unflatten(y), (inputs.flatten(0, 1),)).view(3, 2, -1)
-            single = [
-                functional_call(context.module, context.layout.unflatten(row), (inputs[i],)) for i, row in enumerate(y)
-            ]
-            expected = torch.stack(single)
+            found = _flat(call(module, inputs, context.layout.unflatten(y)))
+            pairs = [map_tensors(operator.itemgetter(slice(2 * i, 2 * i + 2)), inputs) for i in range(3)]
+            single = [_flat(call(context.module, pairs[i], context.layout.unflatten(row))) for i, row in enumerate(y)]
+            expected = torch.cat(single)
             return bool((found - expected).norm() <= 0.03 * expected.norm())  # rounding of TF32 through many layers
         except Exception:  # the model or a kernel may raise anything
             return False
@@ -116,8 +114,19 @@ def is_random(context: TrainingContext) -> bool:
     module = copy.deepcopy(context.module).train()
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         before = torch.get_rng_state()
-        module(context.data.dataset.prepare(context.x[:2]))
+        call(module, context.first_inputs(2))
         return not torch.equal(before, torch.get_rng_state())
+
+
+def merged(tree: Tree) -> Tree:
+    """Return a tree of tensors (n, B, …) as one of (n·B, …)."""
+    return map_tensors(lambda t: t.flatten(0, 1), tree)
+
+
+def _flat(outputs: Any) -> Tensor:
+    """Return a model's outputs as one tensor (examples, numbers)."""
+    parts = list(tensors(outputs)) or [scores(outputs)]
+    return torch.cat([part.flatten(1).double() for part in parts if part.is_floating_point()], dim=1)
 
 
 def stacked(module: nn.Module, factors: GradientFactors | None) -> nn.Module | None:

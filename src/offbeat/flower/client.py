@@ -22,6 +22,7 @@ from offbeat.flower.wire import UPDATE, FlatFormat, raw_array
 from offbeat.messages import Job
 from offbeat.runs.experiment import Experiment
 from offbeat.server.extensions import BUFFERS
+from offbeat.trees import map_tensors
 
 # Records of the node's Flower context: the client's state, its state before the last job, and that job's id.
 STATE, BEFORE, LAST = "offbeat.state", "offbeat.state-before", "offbeat.last-job"
@@ -39,7 +40,7 @@ class NodeClient:
         data = node_data(experiment, node)
         self.context = TrainingContext(
             experiment.module(data.dataset), data, experiment.client, torch.device(experiment.device),
-            precision=experiment.precision, augment=experiment.data.augment,
+            precision=experiment.precision, augment=experiment.data.augment, task=experiment.task,
         )  # fmt: skip
         self.runtime = ClientRuntime(self.context, experiment.compression)
         self.wire = FlatFormat(self.context.layout, experiment.compression)
@@ -70,13 +71,15 @@ class NodeClient:
         """Evaluate a model on the data of the node."""
         job, data = self.wire.job(message.content), self.context.data
         indices = data.indices(0)
-        local = dataclasses.replace(data.dataset, test_x=data.dataset.x[indices], test_y=data.dataset.y[indices])
+        test_x, test_y = (map_tensors(lambda t: t[indices], tree) for tree in (data.dataset.x, data.dataset.y))
+        local = dataclasses.replace(data.dataset, test_x=test_x, test_y=test_y)
         context = TrainingContext(
             self.context.module, dataclasses.replace(data, dataset=local), self.context.rule, self.context.device,
-            precision=self.context.precision,
+            precision=self.context.precision, task=self.context.task,
         )  # fmt: skip
-        accuracy, loss = Evaluator(context, self.batch_size)(job.x, job.extra.get(BUFFERS))()
-        metrics = MetricRecord({"num-examples": len(local.test_y), "accuracy": accuracy, "loss": loss})
+        evaluator = Evaluator(context, self.batch_size)
+        found = evaluator(job.x, job.extra.get(BUFFERS))().metrics
+        metrics = MetricRecord({"num-examples": evaluator.count, **found})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     def _load_state(self, context: Context, client: int) -> None:
@@ -126,7 +129,7 @@ def node_data(experiment: Experiment, node: dict[str, Any]) -> PartitionedDatase
     """
     if "data" in node:
         dataset = _load_dataset(str(node["data"]))
-        return PartitionedDataset.of(dataset, [np.arange(len(dataset.y))])
+        return PartitionedDataset.of(dataset, [np.arange(len(dataset))])
     if "partition-id" not in node:
         raise ConfigError("set data or partition-id in the node config", key="node-config")
     whole = experiment.data.load(data_dir(node.get("data-dir")), experiment.seed)

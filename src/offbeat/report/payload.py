@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,8 +14,8 @@ from offbeat.report import series
 from offbeat.report.read import Record, clean
 from offbeat.runs.folder import STATUS, UpdateRows
 
-CURVE = ("version", "virtual_seconds", "bytes_up", "accuracy", "loss")
-SHOWN = ("accuracy", "best_accuracy", "staleness_mean", "staleness_max", "lost", "virtual_seconds", "bytes_up")
+CURVE = ("version", "virtual_seconds", "bytes_up")
+SHOWN = ("staleness_mean", "staleness_max", "lost", "virtual_seconds", "bytes_up")
 COLUMNS = 400  # groups of clients in the map of labels
 NODES = 150  # larger networks are not drawn
 
@@ -35,7 +36,9 @@ def safe(value: Any, depth: int = 8) -> Any:
 def row(record: Record, name: str) -> dict[str, Any]:
     """Return the entry of a run in the list of runs."""
     last = record.metrics[-1] if record.metrics else {}
-    progress = {key: last[key] for key in ("version", "virtual_seconds", "accuracy") if key in last}
+    progress = {key: last[key] for key in ("version", "virtual_seconds") if key in last}
+    main = record.metric.name
+    final, best = record.summary.get(main, last.get(main)), record.summary.get(f"best_{main}")
     return {
         "id": name,
         "label": record.label,
@@ -47,6 +50,9 @@ def row(record: Record, name: str) -> dict[str, Any]:
         "rounds": safe(record.config.get("rounds")),
         "target": record.target,
         "real": record.summary.get("real") is True,
+        "metrics": [dataclasses.asdict(info) for info in record.task_metrics],
+        "value": safe(final),
+        "best": safe(best),
         **progress,
         "summary": safe({key: record.summary[key] for key in SHOWN if record.summary.get(key) is not None}),
     }
@@ -55,7 +61,8 @@ def row(record: Record, name: str) -> dict[str, Any]:
 def curve(record: Record, begin: int = 0) -> dict[str, list[Any]]:
     """Return the evaluations from the given one on, as one list per metric."""
     lines = record.metrics[begin:]
-    names = [*CURVE, *(name for name in ("consensus", "epsilon") if lines and name in lines[0])]
+    metrics = [info.name for info in record.task_metrics]
+    names = [*CURVE, *metrics, *(name for name in ("consensus", "epsilon") if lines and name in lines[0])]
     return {name: _plain(line.get(name) for line in lines) for name in names}
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.fedluck_objective import phi
+from offbeat.metric_info import ACCURACY
 from offbeat.report import series
-from offbeat.report.read import Record, metrics
+from offbeat.report.read import Record, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,30 +29,34 @@ AXES = {"virtual_seconds": "virtual time (s)", "version": "round", "bytes_up": "
 def accuracy(
     runs: Mapping[str, Sequence[pathlib.Path]], over: str = "virtual_seconds", target: float | None = None
 ) -> Figure:
-    """Draw the test accuracy of several experiments, with a band from the lowest to the highest seed.
+    """Draw the main metric of several experiments, with a band from the lowest to the highest seed.
 
     Args:
         runs: Run folders by label; the folders of one label are seeds of one experiment.
         over: The horizontal axis: virtual_seconds, version or bytes_up.
-        target: Accuracy to mark, as a fraction.
+        target: Value to mark; a fraction for accuracy.
     """
     many = len(runs) > INSIDE
     figure, axes = _figure(10.5, max(4.2, 0.16 * len(runs))) if many else _figure(7.0, 4.2)
+    info = ACCURACY
     for label, folders in runs.items():
-        curves = [metrics(folder) for folder in folders]
+        found = [read(folder) for folder in folders]
+        info, curves = found[0].metric, [record.metrics for record in found]
         grid = np.unique(np.concatenate([[line[over] for line in curve] for curve in curves]))
         grid = grid[grid <= min(curve[-1][over] for curve in curves)]
         # The accuracy of a model holds until the next evaluation: a step function, not a slope.
-        values = np.stack([_step(grid, curve, over) for curve in curves])
-        (line,) = axes.plot(grid, 100 * values.mean(axis=0), label=label, linewidth=1.6, drawstyle="steps-post")
+        values = info.scale * np.stack([_step(grid, curve, over, info.name) for curve in curves])
+        (line,) = axes.plot(grid, values.mean(axis=0), label=label, linewidth=1.6, drawstyle="steps-post")
         if len(curves) > 1:
             axes.fill_between(
-                grid, 100 * values.min(axis=0), 100 * values.max(axis=0),
+                grid, values.min(axis=0), values.max(axis=0),
                 step="post", alpha=0.15, color=line.get_color(), linewidth=0,
             )  # fmt: skip
     if target is not None:
-        axes.axhline(100 * target, color="0.5", linewidth=0.8, linestyle=":")
-    axes.set(xlabel=AXES[over], ylabel="test accuracy (%)", xlim=(0, None), ylim=(0, 100))
+        axes.axhline(info.scale * target, color="0.5", linewidth=0.8, linestyle=":")
+    axes.set(xlabel=AXES[over], ylabel=f"test {info.title}", xlim=(0, None))
+    if info.unit == "%":
+        axes.set_ylim(0, 100)
     if many:
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
     else:
@@ -59,9 +64,9 @@ def accuracy(
     return figure
 
 
-def _step(grid: NDArray[np.float64], curve: Sequence[Mapping[str, Any]], over: str) -> NDArray[np.float64]:
+def _step(grid: NDArray[np.float64], curve: Sequence[Mapping[str, Any]], over: str, name: str) -> NDArray[np.float64]:
     at = np.array([line[over] for line in curve])
-    return np.array([line["accuracy"] for line in curve])[np.searchsorted(at, grid, side="right") - 1]
+    return np.array([line[name] for line in curve])[np.searchsorted(at, grid, side="right") - 1]
 
 
 def partition(counts: NDArray[np.int64]) -> Figure:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.errors import RunFolderError
+from offbeat.metric_info import ACCURACY, LOSS, MetricInfo
 from offbeat.runs.folder import (
     CONFIG,
     METRICS,
@@ -47,7 +48,8 @@ DEPTH = 4  # levels of folders that are searched for runs
 BROKEN = "broken"
 MAX_CLIENTS = 10**8
 MAX_LABEL = 300  # characters
-REQUIRED = ("version", "virtual_seconds", "bytes_up", "accuracy")  # numbers that every evaluation has
+REQUIRED = ("version", "virtual_seconds", "bytes_up")  # numbers that every evaluation has, next to the main metric
+MAX_NAME = 60  # characters of a metric's name
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,22 @@ class Record:
         return clean(self.path.name)
 
     @property
+    def task_metrics(self) -> list[MetricInfo]:
+        """The metrics of the task, the main one first and the loss last."""
+        return [MetricInfo(**entry) for entry in self.setting.get("metrics", ())] or [ACCURACY, LOSS]
+
+    @property
+    def metric(self) -> MetricInfo:
+        """The main metric, which tables and curves show first."""
+        return self.task_metrics[0]
+
+    @property
     def target(self) -> float | None:
-        """The target accuracy, if the experiment has one."""
+        """The target of the main metric, if the experiment has one."""
         evaluation = self.config.get("evaluation")
         target: Any = evaluation.get("target") if isinstance(evaluation, Mapping) else None
+        if isinstance(target, Mapping):
+            target = target.get(self.metric.name)
         return float(target) if _is_number(target) else None
 
     @property
@@ -178,7 +192,8 @@ def _read(path: pathlib.Path) -> Record:
     status = _attempt(lambda: read_status(path), empty, problems)
     summary = _attempt(lambda: read_summary(path), empty, problems, optional=True)
     setting = _sound_setting(_attempt(lambda: read_setting(path), empty, problems, optional=True), problems)
-    lines = _evaluations(path, problems)
+    main = setting["metrics"][0]["name"] if "metrics" in setting else ACCURACY.name
+    lines = _evaluations(path, problems, main)
     _attempt(lambda: check_updates(path), None, problems, optional=True)
     algorithm = config.get("algorithm")
     name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
@@ -211,16 +226,16 @@ def _attempt(read_file: Callable[[], T], default: T, problems: list[str], *, opt
 
 def metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
     """Return the evaluations of a run folder, up to the first line that is not valid."""
-    return _evaluations(folder, [])
+    return list(read(folder).metrics)  # type: ignore[arg-type]
 
 
-def _evaluations(folder: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
+def _evaluations(folder: pathlib.Path, problems: list[str], main: str) -> list[dict[str, Any]]:
     """Return the evaluations up to the first damaged line; values that are not finite numbers become None."""
     lines: list[dict[str, Any]] = []
     try:
         for value in iter_metrics(folder, in_progress=True):
             numbers = {name: each if _is_number(each) else None for name, each in value.items()}
-            if any(numbers.get(name) is None for name in REQUIRED):
+            if any(numbers.get(name) is None for name in (*REQUIRED, main)):
                 problems.append(f"{METRICS} is damaged: line {len(lines) + 1} is not an evaluation")
                 break
             lines.append({"loss": None} | numbers)
@@ -258,7 +273,7 @@ def _sound_setting(setting: Mapping[str, Any], problems: list[str]) -> dict[str,
     """Return the valid entries of a setting and note the invalid ones."""
     checks: dict[str, Callable[[Any], bool]] = {
         "clients": _is_count, "sizes": _are_counts, "partition": _is_table, "plan": _is_plan, "network": _is_network,
-        "period": _is_number, "exponent": _is_number, "attackers": _are_counts,
+        "metrics": _are_metrics, "period": _is_number, "exponent": _is_number, "attackers": _are_counts,
     }  # fmt: skip
     valid = {}
     for name, value in setting.items():
@@ -278,6 +293,19 @@ def _sound_setting(setting: Mapping[str, Any], problems: list[str]) -> dict[str,
 def _is_number(value: object) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e300
+    )
+
+
+def _are_metrics(entries: Any) -> bool:
+    return bool(entries) and all(
+        entry.keys() == {field.name for field in dataclasses.fields(MetricInfo)}
+        and isinstance(entry["name"], str)
+        and len(entry["name"]) <= MAX_NAME
+        and entry["name"] == clean(entry["name"])
+        and entry["higher_is_better"] in (True, False, None)
+        and isinstance(entry["unit"], str)
+        and entry["unit"] == clean(entry["unit"])[:MAX_NAME]
+        for entry in entries
     )
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from offbeat.metric_info import ACCURACY, MetricInfo
 from offbeat.report.read import Record
 
 
@@ -59,13 +60,16 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     target = targets.pop() if len(targets) == 1 else None
     seeds = max(len(group) for group in summaries.values())
     deltas = {f"{s['delta']:g}" for group in summaries.values() for s in group if s and "delta" in s}
-    caption = "accuracy: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
+    metrics = {s.get("metric", ACCURACY.name) for group in summaries.values() for s in group if s}
+    main = metrics.pop() if len(metrics) == 1 else ACCURACY.name
+    info = ACCURACY if main == ACCURACY.name else MetricInfo(main, None)
+    caption = f"{main}: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
     caption += f"; ε at δ = {', '.join(sorted(deltas))}" if deltas else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
     table.add_column("", style="bold", overflow="fold", min_width=MIN_LABEL)
     real = all(s.get("real") for group in summaries.values() for s in group)
-    timed = f"s to {100 * target:g} %" if target else "s" if real else "virtual s"
-    columns = ("acc %", timed, *(("ε",) if deltas else ()), "rounds", "up", "τ mean/max")
+    timed = f"s to {_value(info, target)}" if target else "s" if real else "virtual s"
+    columns = (_heading(info), timed, *(("ε",) if deltas else ()), "rounds", "up", "τ mean/max")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for name, whole in summaries.items():
@@ -77,7 +81,7 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             label = f"{label} ({len(whole) - len(group)} of {len(whole)} diverged)"
         table.add_row(
             label,
-            spread([s["accuracy_last10"] for s in group], scale=100),
+            _spread(info, [s[f"{main}_last10"] for s in group]),
             _time(group, target),
             *((_epsilon(group),) if deltas else ()),
             f"{statistics.fmean(s['rounds'] for s in group):,.0f}",
@@ -85,6 +89,18 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             f"{statistics.fmean(s['staleness_mean'] for s in group):.2f}/{max(s['staleness_max'] for s in group)}",
         )
     return table
+
+
+def _heading(info: MetricInfo) -> str:
+    return "acc %" if info.name == ACCURACY.name else info.title
+
+
+def _value(info: MetricInfo, value: float) -> str:
+    return f"{info.scale * value:g} {info.unit}".rstrip()
+
+
+def _spread(info: MetricInfo, values: Sequence[float]) -> str:
+    return spread(values, scale=100) if info.unit == "%" else spread(values, "{:.4g}")
 
 
 def _epsilon(group: Sequence[Mapping[str, Any]]) -> str:
@@ -106,31 +122,35 @@ def compared(records: Sequence[Record], target: float | None = None) -> Table:
     for record in records:
         groups.setdefault(record.label, []).append(record)
     seeds = max(len(group) for group in groups.values())
-    caption = "accuracy of the last evaluation" + (f", ± over {seeds} seeds" if seeds > 1 else "")
+    info = records[0].metric
+    caption = f"{info.name} of the last evaluation" + (f", ± over {seeds} seeds" if seeds > 1 else "")
     if target is not None:
-        caption += f"; rounds, seconds and uploaded bytes until {100 * target:g} %"
+        caption += f"; rounds, seconds and uploaded bytes until {_value(info, target)}"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
     table.add_column("", style="bold", overflow="fold", min_width=MIN_LABEL)
-    for name in ("acc %", "rounds", "s", "up"):
+    for name in (_heading(info), "rounds", "s", "up"):
         table.add_column(name, justify="right", no_wrap=True)
     for label, group in groups.items():
-        some = [record.metrics for record in group if record.metrics]
+        some = [record.metrics for record in group if record.metrics and record.metric.name == info.name]
         states = sorted({record.state for record in group} - {"finished"})
         name = escape(f"{label} ({', '.join(states)})" if states else label)
         if some:
-            accuracy = spread([lines[-1]["accuracy"] for lines in some], scale=100)
-            table.add_row(name, accuracy, *_until(some, target))
+            value = _spread(info, [lines[-1][info.name] for lines in some])
+            table.add_row(name, value, *_until(some, target, info))
         else:
             table.add_row(name)
     return table
 
 
-def _until(runs: Sequence[Sequence[Mapping[str, Any]]], target: float | None) -> list[str]:
+def _until(runs: Sequence[Sequence[Mapping[str, Any]]], target: float | None, info: MetricInfo) -> list[str]:
     """Format the mean rounds, seconds and bytes until the target, over the runs that reach it.
 
     Without a target, format those until the end.
     """
-    reached = [next((line for line in lines if target is None or line["accuracy"] >= target), None) for lines in runs]
+    reached = [
+        next((line for line in lines if target is None or info.reaches(line[info.name], target)), None)
+        for lines in runs
+    ]
     ends = [lines[-1] for lines in runs] if target is None else [line for line in reached if line is not None]
     if not ends:
         return ["never"]

@@ -19,7 +19,7 @@ from offbeat.models import Model
 from offbeat.renames import reject_renamed_key
 from offbeat.runs.assembly import Assembly
 from offbeat.runs.callbacks import Callback
-from offbeat.runs.custom import CustomModel, CustomPartition, CustomSource
+from offbeat.runs.custom import CustomModel, CustomPartition, CustomSource, CustomTask
 from offbeat.runs.data import Data
 from offbeat.runs.drive import alone
 from offbeat.runs.experiment import Evaluation, Experiment
@@ -29,6 +29,7 @@ from offbeat.runs.result import Result, Watch
 from offbeat.runs.run import Run, settle
 from offbeat.runs.setting import setting
 from offbeat.scheduling import SCHEDULERS, Scheduler
+from offbeat.tasks import TASKS, Task
 
 Path = str | os.PathLike[str]
 
@@ -38,6 +39,7 @@ def run(
     data: Data | Dataset | Source,
     model: Model | nn.Module | Callable[..., nn.Module],
     algorithm: Algorithm,
+    task: Task | Callable[..., Any] | str | None = None,
     partition: Partition | Sequence[Any] | None = None,
     clients: int | None = None,
     augment: Augment | None = None,
@@ -56,6 +58,8 @@ def run(
         data: A `Dataset` (see `from_arrays` and `from_datasets`), one of offbeat's sources, or a complete `Data`.
         model: A module, a function or class that builds one, or one of offbeat's models.
         algorithm: The server algorithm.
+        task: What is learned: a `Task` with a loss and metrics, a function (outputs, labels) → losses per example, or
+            the name of a built-in task, such as "regression"; classification when left out.
         partition: One array of indices per client, or one of offbeat's partitions together with `clients`.
         clients: Number of clients.
         augment: Augmentation of the training images, such as `CropFlip()`.
@@ -91,6 +95,8 @@ def run(
         evaluation = Evaluation(every=evaluation)
     if evaluation is not None:
         settings["evaluation"] = evaluation
+    if task is not None:
+        settings["task"] = _task(task)
     experiment = Experiment(
         data=data,
         model=model if isinstance(model, Model) else CustomModel(make=model),
@@ -105,6 +111,14 @@ def run(
     if result.interrupted:
         raise KeyboardInterrupt(f"interrupted at round {result.summary['rounds']}")
     return result
+
+
+def _task(task: Task | Callable[..., Any] | str) -> Task:
+    if isinstance(task, str):
+        if task not in TASKS:
+            raise ConfigError(f"unknown name {task!r}; {nearest(task, list(TASKS))}", key="task")
+        return TASKS[task]()
+    return task if type(task) in (*TASKS.values(), CustomTask) else CustomTask(make=task)  # type: ignore[return-value]
 
 
 def _data(

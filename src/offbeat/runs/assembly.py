@@ -62,6 +62,7 @@ class Assembly:
                 fixed.update(name.encode() + value.cpu().numpy().tobytes())
         return (
             self.executor_name, str(context.device), context.precision, context.augment, id(context.data.dataset),
+            context.task.pool_key,
             str(module), context.layout.fingerprint, fixed.hexdigest(),
         )  # fmt: skip
 

@@ -43,13 +43,14 @@ from offbeat.environment import (
 )
 from offbeat.errors import ConfigError, nearest
 from offbeat.models import MODELS, Model
-from offbeat.options import Options, expected, hints
+from offbeat.options import Options, expected, hints, plain
 from offbeat.renames import reject_renamed_key, renamed_value
-from offbeat.runs.custom import CustomModel, CustomPartition, CustomSource, name_of, resolve
+from offbeat.runs.custom import CustomModel, CustomPartition, CustomSource, CustomTask, name_of, resolve
 from offbeat.runs.data import Data
 from offbeat.runs.experiment import Evaluation, Experiment
 from offbeat.scheduling import SCHEDULERS, Scheduler
 from offbeat.server.validation import UpdateValidator
+from offbeat.tasks import TASKS, Task
 
 Table = dict[str, Any]
 
@@ -71,8 +72,9 @@ CHOICES: dict[type, Mapping[str, type]] = {
     Partition: PARTITIONS,
     Augment: AUGMENTS,
     Model: MODELS,
+    Task: TASKS,
 }
-CUSTOM: dict[type, type] = {Source: CustomSource, Partition: CustomPartition, Model: CustomModel}
+CUSTOM: dict[type, type] = {Source: CustomSource, Partition: CustomPartition, Model: CustomModel, Task: CustomTask}
 
 
 def read(path: pathlib.Path) -> Table:
@@ -137,6 +139,7 @@ def parse(table: Table) -> Experiment:
     values["client"] = _choose(ClientRule, table.get("client", {}), "client", "sgd")
     values["scheduler"] = _scheduler(table.get("scheduler", {}), values["algorithm"])
     values["model"] = _choose(Model, table.get("model", {}), "model", "lr")
+    values["task"] = _choose(Task, table.get("task", {}), "task", "classification")
     values["data"] = _data(table.get("data", {}))
     values["environment"] = _build(Environment, table.get("environment", {}), "environment")
     values["compression"] = _build(Compression, table.get("compression", {}), "compression")
@@ -212,7 +215,7 @@ def _custom(base: type, name: str, table: Table, path: str) -> Any:
     """Build a user's object: an instance of a subclass of the base, or a callable that `runs.custom` wraps."""
     try:
         target = resolve(name)
-        if isinstance(target, type) and issubclass(target, base):
+        if isinstance(target, type) and issubclass(target, base) and issubclass(target, Options):
             return _build(target, table, path, siblings=("name",))
         if base not in CUSTOM:
             raise ConfigError(f"{name!r} is not a subclass of {base.__module__}.{base.__name__}", key="name")
@@ -297,7 +300,7 @@ def describe(options: Options) -> Table:
     table: Table = {}
     kinds = next((choices for base, choices in CHOICES.items() if isinstance(options, base)), None)
     if type(options) in CUSTOM.values():
-        custom = cast("CustomModel | CustomSource | CustomPartition", options)
+        custom = cast("CustomModel | CustomSource | CustomPartition | CustomTask", options)
         return {"name": name_of(custom.make), **custom.options}
     if kinds is not None:
         table["name"] = next((name for name, kind in kinds.items() if type(options) is kind), name_of(type(options)))
@@ -305,7 +308,7 @@ def describe(options: Options) -> Table:
         value = getattr(options, field.name)
         if value is None:
             continue
-        table[field.name] = describe(value) if is_dataclass(value) and isinstance(value, Options) else value
+        table[field.name] = describe(value) if is_dataclass(value) and isinstance(value, Options) else plain(value)
     if isinstance(options, Data):
         source = table.pop("source")
         return {**source, **table}

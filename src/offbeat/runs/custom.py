@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from offbeat.data import Dataset, Partition, Source, from_datasets
 from offbeat.errors import ConfigError, DataError
 from offbeat.models import Model
+from offbeat.options import Options
+from offbeat.tasks import Task
 
 PYTHON = "python:"  # prefix of the names of objects that cannot be imported
 
@@ -97,6 +100,57 @@ class CustomModel(Model):
 
 
 @dataclass(kw_only=True, frozen=True)
+class CustomTask(Task, Options):
+    """A custom task: a `Task`, a function or class that creates one, or a function (outputs, labels) → losses."""
+
+    make: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @functools.cached_property
+    def task(self) -> Task:
+        """The task itself."""
+        if isinstance(self.make, Task):
+            return self.make
+        if not isinstance(self.make, type) and callable(self.make) and _required_arguments(self.make) == 2:
+            return Task(loss=self.make)
+        made = call(self.make, {}, self.options)
+        if not isinstance(made, Task):
+            raise ConfigError(f"{name_of(self.make)} returned {type(made).__name__}, not an offbeat.Task", key="task")
+        return made
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The metrics of the task."""
+        return self.task.metrics
+
+    @property
+    def pool_key(self) -> Hashable:
+        """The identity of the object, or the name of the function with its options."""
+        return id(self.make), str(self.options)
+
+    def loss(self, outputs: Any, labels: Any) -> Tensor:
+        """Return the losses of the task."""
+        return self.task.loss(outputs, labels)
+
+    def validate(self, dataset: Any) -> None:
+        """Check that a data set suits the task."""
+        self.task.validate(dataset)
+
+    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+        """Check the outputs of a model."""
+        self.task.check_outputs(outputs, labels, dataset)
+
+
+def _required_arguments(function: Callable[..., Any]) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters)
+
+
+@dataclass(kw_only=True, frozen=True)
 class CustomSource(Source):
     """A custom data set: a `Dataset`, or a function that returns one or a (train, test) pair of torch data sets."""
 
@@ -119,6 +173,8 @@ class CustomSource(Source):
 @dataclass(kw_only=True, frozen=True)
 class CustomPartition(Partition):
     """A custom partition: one array of indices per client, or a function of `labels`, `clients` and `rng`."""
+
+    needs_labels: ClassVar[bool] = False
 
     make: Any
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -68,8 +68,8 @@ class Data(Options):
             raise ConfigError("missing; give the number of clients, such as clients = 100", key="data.clients")
         if isinstance(self.partition, Sampled):
             return Population(dataset, clients, self.partition, key(seed, "partition"))
-        if clients > len(dataset.y):
-            raise ConfigError(f"{clients} clients for {len(dataset.y)} examples: at most one each", key="data.clients")
+        if clients > len(dataset):
+            raise ConfigError(f"{clients} clients for {len(dataset)} examples: at most one each", key="data.clients")
         try:
             parts = self.partition.split(keys, clients, stream(seed, "partition"))
         except ConfigError as error:
@@ -81,7 +81,15 @@ class Data(Options):
     def _partition_keys(self, dataset: Dataset) -> NDArray[np.int64]:
         """Return what the partition is based on: the label of each training example, or its owner."""
         if not isinstance(self.partition, Natural):
-            return dataset.y.numpy()
+            if dataset.has_class_labels:
+                return dataset.labels
+            if not self.partition.needs_labels:
+                return np.zeros(len(dataset), dtype=np.int64)
+            raise ConfigError(
+                f"{type(self.partition).__name__} distributes class labels, but the data has labels of another kind; "
+                "use iid, natural, or one array of indices per client",
+                key="data.partition.name",
+            )
         if dataset.owners is None:
             raise ConfigError(
                 "'natural' needs data with owners, such as shakespeare; pass owners=… to from_arrays",

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Sequence
 
-from offbeat.errors import DivergenceError, OffbeatError
+from offbeat.errors import DivergenceError
 from offbeat.executors import Executor, arithmetic, threads
 from offbeat.executors.base import Task, TrainingOutcome
 from offbeat.messages import Job
@@ -38,7 +38,7 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
     executor = runs[0].assembly.executor
     ended: dict[int, Result | DivergenceError] = {}
     waiting: dict[int, list[Job]] = {}
-    failures: list[OffbeatError] = []
+    failures: list[Exception] = []
     routines = [run.advance(len(runs)) for run in runs]
 
     def proceed(place: int, step: Callable[[], list[Job]]) -> None:
@@ -48,7 +48,7 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
             ended[place] = end.value
         except DivergenceError as error:
             ended[place] = error
-        except OffbeatError as error:
+        except Exception as error:  # a user's model or loss may raise anything
             failures.append(error)
             for run in runs:  # the others write a checkpoint and stop
                 run.interrupted.set()
@@ -61,7 +61,7 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
             tasks = [(runs[place].assembly.runtime, job) for place, jobs in asked.items() for job in jobs]
             try:
                 trained = iter(_in_bulk(executor, tasks))
-            except OffbeatError as error:
+            except Exception as error:  # likewise
                 for place in asked:
                     proceed(place, functools.partial(routines[place].throw, error))
                 break

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from offbeat.algorithms import CA2FL, Algorithm
 from offbeat.client.context import Precision, TrainingContext
-from offbeat.client.evaluation import Evaluator
+from offbeat.client.evaluation import Evaluator, test_owners
 from offbeat.client.rules import SGD, ClientRule
 from offbeat.client.runtime import ClientRuntime
 from offbeat.compression import Compression
 from offbeat.data import Dataset, FederatedData, Population, data_dir
 from offbeat.environment import Environment
-from offbeat.errors import ConfigError
+from offbeat.errors import ConfigError, first_line, nearest
 from offbeat.executors import EXECUTORS, Choice, Gossip, choose
 from offbeat.executors.probe import worth_compiling
+from offbeat.metric_info import MetricInfo
 from offbeat.models import LR, Model
-from offbeat.options import NonNegativeInt, Options, Positive, PositiveInt, Probability
+from offbeat.options import Finite, NonNegativeInt, Options, Positive, PositiveInt
 from offbeat.random import key
 from offbeat.runs import privacy
 from offbeat.runs.assembly import Assembly
@@ -30,18 +33,65 @@ from offbeat.runs.data import Data
 from offbeat.runs.network import check_network
 from offbeat.scheduling import SCHEDULERS, Scheduler
 from offbeat.server.validation import UpdateValidator
+from offbeat.tasks import Classification, Task
+from offbeat.trees import Tree, call, describe, map_tensors, size
+
+MAX_CLIENTS = 20_000  # for metrics per client
+_LOG = logging.getLogger("offbeat")
 
 
 @dataclass(kw_only=True, frozen=True)
 class Evaluation(Options):
-    """When and how the model is evaluated."""
+    """When and how the model is evaluated, and when a run may stop early."""
 
     every: PositiveInt = 10
     """Versions between two evaluations; the first and the last version are always evaluated."""
     batch_size: PositiveInt = 1000
     """Test examples per forward pass; affects only memory."""
-    target: Probability | None = None
-    """Accuracy whose first crossing is timed."""
+    target: Finite | Mapping[str, float] | None = None
+    """Value of a metric whose first crossing is timed: of the main metric, such as 0.9, or by name, { mae = 0.5 }."""
+    stop_at_target: bool = False
+    """Whether the run ends at the first evaluation that reaches the target."""
+    patience: PositiveInt | None = None
+    """Evaluations without an improvement of the main metric after which the run ends."""
+    examples: PositiveInt | None = None
+    """Number of test examples to use, a fixed random sample; all if not given."""
+    per_client: bool = False
+    """Whether metrics are also computed per client, on a test set that resembles its training data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.target, Mapping) and (
+            len(self.target) != 1 or not all(isinstance(v, int | float) for v in self.target.values())
+        ):
+            raise ConfigError(
+                f"{self.target!r} is not one metric with its value, such as {{ mae = 0.5 }}", key="target"
+            )
+        if self.stop_at_target and self.target is None:
+            raise ConfigError("true, but there is no target; give evaluation.target", key="stop_at_target")
+
+    def target_of(self, task: Task) -> tuple[MetricInfo, float] | None:
+        """Return the metric of the target and its value; None without a target.
+
+        Raises:
+            ConfigError: The task has no such metric, or its direction is unknown.
+        """
+        if self.target is None:
+            return None
+        infos = {info.name: info for info in task.metric_infos()}
+        by_name = self.target if isinstance(self.target, Mapping) else {task.main.name: self.target}
+        name, value = next(iter(by_name.items()))
+        if name not in infos:
+            raise ConfigError(f"unknown metric {name!r}; {nearest(name, list(infos))}", key="evaluation.target")
+        info = infos[name]
+        if info.higher_is_better is None:
+            raise ConfigError(
+                f"whether higher values of {name!r} are better is unknown; pass Metric(…, higher_is_better=…)",
+                key="evaluation.target",
+            )
+        if info.unit == "%" and not 0 <= value <= 1:
+            raise ConfigError(f"{value!r} is not a fraction; give {name} from 0 to 1", key="evaluation.target")
+        return info, float(value)
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -52,6 +102,8 @@ class Experiment(Options):
     """The data set and its partition among clients."""
     model: Model = field(default_factory=LR)
     """The model."""
+    task: Task = field(default_factory=Classification)
+    """What is learned: the loss and the metrics."""
     algorithm: Algorithm = field(default_factory=CA2FL)
     """The server's algorithm."""
     client: ClientRule = field(default_factory=SGD)
@@ -92,6 +144,13 @@ class Experiment(Options):
             )
         self.algorithm.validate(self)
         privacy.check(self)
+        self.evaluation.target_of(self.task)
+        if self.evaluation.patience is not None and self.task.main.higher_is_better is None:
+            raise ConfigError(
+                f"whether higher values of {self.task.main.name!r} are better is unknown; "
+                "pass Metric(…, higher_is_better=…)",
+                key="evaluation.patience",
+            )
 
     def assemble(self, folder: str | os.PathLike[str] | None = None, runs: int = 1) -> Assembly:
         """Load the data, build the model and check that everything fits; nothing is written.
@@ -109,12 +168,13 @@ class Experiment(Options):
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
         data = self.data.load(data_dir(folder), self.seed)
+        self.task.validate(data.dataset)
         environment = replace(self.environment, availability=self.environment.availability.among(data.label_counts))
         environment.check(data.clients)
         self.scheduler.validate(data.clients)
         self.algorithm.validate_participation(data.clients, environment.availability.probability_of)
         data = self._poisoned(environment, data)
-        examples = len(data.dataset.y)
+        examples = len(data.dataset)
         if self.client.batch_size > examples:
             raise ConfigError(
                 f"{self.client.batch_size} is more than the {examples} training examples in all",
@@ -122,7 +182,7 @@ class Experiment(Options):
             )
         context = TrainingContext(
             self.module(data.dataset), data, self.client, torch.device(self.device), precision=self.precision,
-            augment=self.data.augment,
+            augment=self.data.augment, task=self.task,
         )  # fmt: skip
         privacy.check_statistics(self.algorithm, bool(context.buffers.names))
         return self._assembled(environment, ClientRuntime(context, self.compression), runs)
@@ -137,12 +197,15 @@ class Experiment(Options):
                 "clients share examples, so labels cannot be changed for attackers only; choose another partition",
                 key="data.partition",
             )
-        return data.relabeled(attackers, lambda y: attack.labels(y, data.dataset.classes))
+        classes = data.dataset.classes
+        if classes is None:
+            raise ConfigError("attackers can only change class labels; choose another attack", key="environment.attack")
+        return data.relabeled(attackers, lambda y: attack.labels(y, classes))
 
     def _assembled(self, environment: Environment, runtime: ClientRuntime, runs: int) -> Assembly:
         """Choose the executor."""
         context, network = runtime.context, self.algorithm.network()
-        evaluator = Evaluator(context, self.evaluation.batch_size)
+        evaluator = self._evaluator(context)
         if network is None:
             name, rates = choose(self.executor, runtime, self.together(context.data.clients), self.rounds)
             executor = EXECUTORS[name](runtime)
@@ -156,6 +219,18 @@ class Experiment(Options):
                 raise error.within("algorithm.topology") from None
         executor.compiled = executor.compiled and self._compiles(context, runs)
         return Assembly(self, environment, name, executor, evaluator, rates)
+
+    def _evaluator(self, context: TrainingContext) -> Evaluator:
+        settings, dataset = self.evaluation, context.data.dataset
+        if settings.per_client and context.data.clients > MAX_CLIENTS:
+            raise ConfigError(
+                f"{context.data.clients:,} clients are too many for metrics per client; at most {MAX_CLIENTS:,}",
+                key="evaluation.per_client",
+            )
+        if dataset.test_x is None:
+            _LOG.warning("there is no test data: all metrics are those of the training data")
+        owners = test_owners(context) if settings.per_client else None
+        return Evaluator(context, settings.batch_size, examples=settings.examples, owners=owners)
 
     def _compiles(self, context: TrainingContext, runs: int) -> bool:
         if self.compile is not None:
@@ -172,35 +247,44 @@ class Experiment(Options):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(self.seed, "model") >> 1)
             try:
-                module = copy.deepcopy(self.model.build(dataset.shape, dataset.classes, dataset.vocabulary))
+                module = copy.deepcopy(self.model.build(dataset.shape, dataset.outputs, dataset.vocabulary))
             except ConfigError as error:
                 raise error.within("model") from None
-        check_module(module, dataset)
+        check_module(module, dataset, self.task)
         return module
 
 
-def check_module(module: nn.Module, dataset: Dataset) -> None:
+def first_examples(dataset: Dataset) -> tuple[Tree, Tree]:
+    """Return the inputs and labels of two training examples, or of one if there are no more."""
+    if dataset.reader is not None:
+        return dataset.reader.read(range(min(2, len(dataset))), 0)
+    inputs, labels = (map_tensors(lambda t: t[:2], tree) for tree in (dataset.x, dataset.y))
+    return dataset.prepare(inputs), labels
+
+
+def check_module(module: nn.Module, dataset: Dataset, task: Task) -> None:
     """Check that a model can be trained on a data set.
 
     Raises:
-        ConfigError: The model has no parameters, or does not fit the inputs or the number of classes.
+        ConfigError: The model has no parameters, or does not fit the inputs, the labels or the task.
     """
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigError("the model has no trainable parameters", key="model")
     module.eval()
+    inputs, labels = first_examples(dataset)
     try:
         with torch.no_grad():
-            outputs = module(dataset.prepare(dataset.x[:2]))
+            outputs = call(module, inputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"the model does not accept inputs of shape {list(dataset.shape)}: {reason}", key="model"
+            f"the model does not accept inputs of shape {describe(inputs)}: {first_line(error)}", key="model"
         ) from error
-    expected = (min(2, len(dataset.x)), dataset.classes)
-    shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if shape != expected:
+    task.check_outputs(outputs, labels, dataset)
+    try:
+        with torch.no_grad():
+            task.losses(outputs, labels, size(labels))
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
         raise ConfigError(
-            f"the model's output for {expected[0]} inputs is {shape}, but the labels need {expected}: "
-            f"one score for each of the {dataset.classes} classes (pass classes=… to from_arrays if some are absent)",
-            key="model",
-        )
+            f"it failed on the model's outputs and the labels: {type(error).__name__}: {first_line(error)}",
+            key="task.loss",
+        ) from error

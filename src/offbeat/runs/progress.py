@@ -25,11 +25,14 @@ WIDE = 60  # columns from which the remaining time is shown
 def headline(snapshot: ProgressSnapshot) -> str:
     """Return the current figures as one short line."""
     counters = snapshot.counters
-    accuracy = f"{100 * snapshot.metrics[-1]['accuracy']:.1f} %" if snapshot.metrics else "–"
+    metric, value = snapshot.metric, "–"
+    if snapshot.metrics:
+        value = f"{metric.format(snapshot.metrics[-1][metric.name])} {metric.unit}".rstrip()
+    name = "acc" if metric.name == "accuracy" else metric.name
     speed = counters.client_steps / counters.wall_seconds if counters.wall_seconds else 0.0
     clock = "s" if snapshot.real else "s virtual"
     staleness = f"τ {counters.staleness_mean:.1f}/{counters.staleness_max}"
-    return f"{counters.virtual_seconds:,.0f} {clock}  acc {accuracy}  {staleness}  {speed:,.0f} steps/s"
+    return f"{counters.virtual_seconds:,.0f} {clock}  {name} {value}  {staleness}  {speed:,.0f} steps/s"
 
 
 def done(snapshot: ProgressSnapshot) -> float:
@@ -166,7 +169,8 @@ class CombinedProgress:
             staleness_sum=sum(part.staleness_sum for part in parts),
             staleness_max=max(part.staleness_max for part in parts),
         )
-        return ProgressSnapshot(counters, sum(each.rounds for each in snapshots), last.virtual_limit, last.metrics)
+        rounds = sum(each.rounds for each in snapshots)
+        return ProgressSnapshot(counters, rounds, last.virtual_limit, last.metrics, metric=last.metric)
 
 
 class Display(Bars):

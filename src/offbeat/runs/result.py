@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
+from offbeat.metric_info import ACCURACY, MetricInfo
 from offbeat.runs.folder import STATUS
 from offbeat.server.events import Arrival, Lost, Outcome
 
@@ -70,9 +71,12 @@ class Result:
     interrupted: bool = False
     """Whether the run was interrupted before its end."""
 
+    client_metrics: list[dict[str, Any]] = field(default_factory=list)
+    """One row per client and evaluation, with `evaluation.per_client`."""
+
     @property
     def accuracy(self) -> float:
-        """The final test accuracy."""
+        """The final test accuracy, if the task has this metric."""
         return float(self.summary["accuracy"])
 
 
@@ -85,6 +89,7 @@ class ProgressSnapshot:
     virtual_limit: float | None
     metrics: list[dict[str, Any]]
     real: bool = False  # whether `virtual_seconds` are seconds of the wall clock
+    metric: MetricInfo = field(default_factory=lambda: ACCURACY)  # the main metric
 
 
 Watch = Callable[[ProgressSnapshot], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import pathlib
 import shutil
@@ -13,7 +14,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from offbeat.client.evaluation import Score
+import numpy as np
+from torch import nn
+
+from offbeat.client.evaluation import EvaluationInterrupted, Score
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
 from offbeat.executors.base import TrainingOutcome
 from offbeat.files import write_atomic, write_json
@@ -22,6 +26,7 @@ from offbeat.runs import privacy
 from offbeat.runs.assembly import Assembly
 from offbeat.runs.callbacks import Callback, CallbackList, RunInfo, RunOutcome
 from offbeat.runs.checkpoint_pacing import CheckpointPacer
+from offbeat.runs.fairness import client_rows, columns, fairness
 from offbeat.runs.folder import (
     CONFIG,
     METRICS,
@@ -31,13 +36,14 @@ from offbeat.runs.folder import (
     Origin,
     RunFolder,
     name_of,
+    read_client_metrics,
     read_metrics,
     read_status,
     write_status,
 )
 from offbeat.runs.hooks import installed_hooks
 from offbeat.runs.result import ProgressSnapshot, Result, RunCounters, Watch, algorithm_name, row
-from offbeat.runs.summary import summarize
+from offbeat.runs.summary import reaches, summarize
 from offbeat.server import checkpoint
 from offbeat.server.events import Arrival, Lost, Outcome
 from offbeat.server.loop import Loop
@@ -116,11 +122,15 @@ class Run:
         self.metrics: list[dict[str, Any]] = []
         self.folder: RunFolder | None = None
         self._pending: tuple[Score, dict[str, Any]] | None = None  # an evaluation whose figures are not read yet
+        self.client_metrics: list[dict[str, Any]] = []
+        self._target = experiment.evaluation.target_of(experiment.task)
+        self._stop: str | None = None  # why the run ends before its last round
         self._fruitless = 0  # events in a row without an accepted update
         self._restored: dict[str, Any] = {}  # the records of the checkpoint that the run resumes from
         self._path: pathlib.Path | None = folder
         self._wall_before = 0.0
         self._started = time.monotonic()
+        self.assembly.evaluate.stopping = self.interrupted.is_set
         self.session = ServerSession(
             settings or server_settings(assembly, folder),
             self.transport,
@@ -144,7 +154,7 @@ class Run:
         Args:
             runs: Number of runs that are driven together; all wait while one of them writes a checkpoint.
         """
-        with self._failing():
+        with self._failing(), contextlib.suppress(EvaluationInterrupted):
             installed_hooks().on_begin(self)
             self.callbacks.on_run_begin(self._info)
             self._started = time.monotonic()
@@ -168,6 +178,7 @@ class Run:
                         pacer.written(now, time.monotonic())
             stopped = self.interrupted.is_set() and not self.session.finished
             return self._interrupt() if stopped else self._finish()
+        return self._interrupt(complete=False)
 
     def record(self, outcome: Outcome) -> None:
         """Count a turn of the loop and log its update."""
@@ -184,9 +195,13 @@ class Run:
             self.folder.updates.append(row(outcome))
 
     def finished(self) -> bool:
-        """Return whether the virtual time is over."""
+        """Return whether the virtual time is over, or the run was asked to stop."""
         limit = self.experiment.virtual_seconds
-        return limit is not None and self.transport.next_at > limit
+        return self._stop is not None or (limit is not None and self.transport.next_at > limit)
+
+    def stop(self, reason: str) -> None:
+        """End the run after the current turn; it counts as finished."""
+        self._stop = self._stop or reason
 
     def evaluate(self, version: int) -> None:
         """Start an evaluation; on a GPU its figures are read before the next one, or when they are needed."""
@@ -196,8 +211,7 @@ class Run:
         line = {
             "version": version,
             "virtual_seconds": counters.virtual_seconds,
-            "accuracy": 0.0,
-            "loss": 0.0,
+            **dict.fromkeys((info.name for info in self.experiment.task.metric_infos()), 0.0),
             "staleness_mean": counters.staleness_mean,
             "staleness_max": counters.staleness_max,
             "updates": counters.updates,
@@ -209,7 +223,8 @@ class Run:
             **privacy.metrics(self.loop.algorithm),
         }
         self._pending = score, line
-        if self.experiment.device == "cpu":
+        evaluation = self.experiment.evaluation
+        if self.experiment.device == "cpu" or evaluation.stop_at_target or evaluation.patience:
             self._settle()
 
     def _settle(self) -> None:
@@ -217,12 +232,27 @@ class Run:
         if self._pending is None:
             return
         (score, line), self._pending = self._pending, None
-        line["accuracy"], line["loss"] = score()
+        result = score()
+        line |= result.metrics
+        if result.per_client:
+            line |= fairness(result.per_client, self.experiment.task.main)
+            self.client_metrics += client_rows(line, result.per_client, self.assembly.context.data.sizes)
         self.metrics.append(line)
+        self._check_stop()
         if self.folder:
             self.folder.metric(line)
+            self.folder.client_metrics(line, result.per_client)
         self.callbacks.on_evaluation(line)
         self._show()
+
+    def _check_stop(self) -> None:
+        """Stop at the target or when patience is exhausted; the decision depends on the recorded metrics only."""
+        evaluation, main = self.experiment.evaluation, self.experiment.task.main
+        if evaluation.stop_at_target and self._target is not None and reaches(self.metrics[-1], self._target):
+            self.stop("the target was reached")
+        values = [line[main.name] if main.higher_is_better else -line[main.name] for line in self.metrics]
+        if evaluation.patience is not None and len(values) - 1 - values.index(max(values)) >= evaluation.patience:
+            self.stop(f"{main.name} did not improve in {evaluation.patience} evaluations")
 
     def _timed(self) -> RunCounters:
         self.counters.wall_seconds = self._wall_before + time.monotonic() - self._started
@@ -231,12 +261,20 @@ class Run:
     def _show(self) -> None:
         experiment, real_time = self.experiment, self.transport.real_time
         counters = self._timed()
-        self.watch(ProgressSnapshot(counters, experiment.rounds, experiment.virtual_seconds, self.metrics, real_time))
+        self.watch(
+            ProgressSnapshot(
+                counters, experiment.rounds, experiment.virtual_seconds, self.metrics, real_time, experiment.task.main
+            )
+        )
 
     # End ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> Result:
-        if self.counters.version < self.experiment.rounds and self.experiment.virtual_seconds is not None:
+        if (
+            self._stop is None
+            and self.counters.version < self.experiment.rounds
+            and self.experiment.virtual_seconds is not None
+        ):
             self.counters.virtual_seconds = self.experiment.virtual_seconds  # no more events until then
         self._settle()
         if self.metrics[-1]["version"] != self.counters.version:
@@ -251,17 +289,27 @@ class Run:
             settle(self.folder.path)
         self.callbacks.on_run_end(RunOutcome("finished", summary))
         installed_hooks().on_finish(self)
-        return Result(self.loop.algorithm.x, summary, self.metrics, self.folder.path if self.folder else None)
+        path = self.folder.path if self.folder else None
+        return Result(self.loop.algorithm.x, summary, self.metrics, path, client_metrics=self.client_metrics)
 
-    def _interrupt(self) -> Result:
+    def _interrupt(self, complete: bool = True) -> Result:
+        """End an interrupted run.
+
+        Args:
+            complete: Whether the last turn is complete, so that a checkpoint can be taken; a run that was interrupted
+                in the middle of an evaluation resumes from its last checkpoint.
+        """
         self._settle()
         if self.folder:
-            self._checkpoint()
+            if complete:
+                self._checkpoint()
             self.folder.close()
             self.folder.status("interrupted", version=self.counters.version)
         path, summary = self.folder.path if self.folder else None, self.summary()
         self.callbacks.on_run_end(RunOutcome("interrupted", summary))
-        return Result(self.loop.algorithm.x, summary, self.metrics, path, interrupted=True)
+        return Result(
+            self.loop.algorithm.x, summary, self.metrics, path, interrupted=True, client_metrics=self.client_metrics
+        )
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -269,8 +317,7 @@ class Run:
         try:
             yield
         except Exception as error:
-            if isinstance(error, OffbeatError | OSError):
-                self._fail(error)
+            self._fail(error)
             self.callbacks.on_run_end(RunOutcome("failed", error=error))
             if self.folder and isinstance(error, OSError):
                 raise RunFolderError(f"cannot write the run folder: {error}") from error
@@ -278,17 +325,21 @@ class Run:
 
     def _fail(self, error: Exception) -> None:
         repeatable = not (self.transport.real_time and self.counters.version)
-        worthless = len(self.metrics) < 2 and repeatable
+        expected = isinstance(error, OffbeatError | OSError)
+        worthless = len(self.metrics) < 2 and repeatable and expected
         if self.folder and self.folder.created and worthless:
             self.folder.discard()
         elif self.folder:
             with contextlib.suppress(OSError):  # the disk itself may be the cause
                 self.folder.close()
-                self.folder.status("failed", error=str(error), version=self.counters.version)
+                reason = str(error) if isinstance(error, OffbeatError | OSError) else f"{type(error).__name__}: {error}"
+                self.folder.status("failed", error=reason, version=self.counters.version)
 
     def summary(self) -> dict[str, Any]:
         """Return the result in figures."""
-        return summarize(self.assembly, self.loop, self.transport, self._timed(), self.metrics)
+        return summarize(self.assembly, self.loop, self.transport, self._timed(), self.metrics) | {
+            "stopped": self._stop
+        }
 
     def _info(self) -> RunInfo:
         """Return what callbacks know about the run."""
@@ -297,7 +348,27 @@ class Run:
         path = self.folder.path if self.folder else None
         experiment = replace(self.experiment, executor=self.assembly.executor_name)
         name = name_of(path) if path else f"{algorithm_name(experiment.algorithm)}-seed{experiment.seed}"
-        return RunInfo(name, path, describe(experiment), [dict(line) for line in self.metrics])
+        run = weakref.ref(self)  # a callback may outlive the run
+
+        def stop() -> None:
+            if (alive := run()) is not None:
+                alive.stop("a callback asked for it")
+
+        def model() -> nn.Module:
+            alive = run()
+            assert alive is not None, "the run is over"
+            return alive.model()
+
+        lines = [dict(line) for line in self.metrics]
+        return RunInfo(name, path, describe(experiment), lines, stop, model)
+
+    def model(self) -> nn.Module:
+        """Return a copy of the module with the newest weights and statistics."""
+        module, context = copy.deepcopy(self.assembly.context.module), self.assembly.context
+        context.layout.write(module, self.session.x)
+        if (buffers := self.session.buffers) is not None:
+            context.buffers.write(module, buffers)
+        return module.eval()
 
     # Folder ----------------------------------------------------------------------------------------------------
 
@@ -319,8 +390,14 @@ class Run:
         self._path = path
         self.session.resume(path, self.experiment.device)
         metrics_bytes, update_rows = self._restored.get("metrics_bytes", 0), self._restored.get("update_rows", 0)
+        client_bytes = self._restored.get("client_metrics_bytes", 0)
         self.metrics = read_metrics(path, metrics_bytes) if self._restored else []
-        self.folder = RunFolder(path, metrics_bytes, update_rows)
+        sizes = self.assembly.context.data.sizes if client_bytes else np.zeros(0, np.int64)
+        for line in read_client_metrics(path, client_bytes) if client_bytes else ():
+            self.client_metrics += client_rows(line, columns(line), sizes)
+        if self.metrics:
+            self._check_stop()
+        self.folder = RunFolder(path, metrics_bytes, update_rows, client_metrics_bytes=client_bytes)
         self.folder.status("running")
 
     def state_dict(self) -> dict[str, Any]:
@@ -330,6 +407,7 @@ class Run:
             "executor": self.assembly.executor.state_dict(),
             "counters": asdict(self._timed()),
             "metrics_bytes": self.folder.metrics_bytes,
+            "client_metrics_bytes": self.folder.client_metrics_bytes,
             "update_rows": self.folder.updates.rows,
         }
 
@@ -367,11 +445,7 @@ class Run:
         from safetensors.torch import save
 
         assert self.folder
-        module = self.assembly.context.module
-        self.assembly.context.layout.write(module, self.session.x)
-        if (buffers := self.session.buffers) is not None:
-            self.assembly.context.buffers.write(module, buffers)
-        tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+        tensors = {name: value.detach().cpu().contiguous() for name, value in self.model().state_dict().items()}
         write_atomic(self.folder.path / MODEL, save(tensors))
 
 

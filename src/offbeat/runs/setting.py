@@ -5,6 +5,7 @@ These are the partition, the attackers, the network and the workload of each dev
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from offbeat.runs.assembly import Assembly
@@ -17,10 +18,11 @@ MAX_NODES = 1_000  # nodes of a network, or devices of a plan
 def setting(assembly: Assembly) -> dict[str, Any]:
     """Return the content of `setting.json`."""
     data, experiment = assembly.context.data, assembly.experiment
-    content: dict[str, Any] = {"clients": data.clients}
+    metrics = [asdict(info) for info in experiment.task.metric_infos()]
+    content: dict[str, Any] = {"clients": data.clients, "metrics": metrics}
     if data.clients <= MAX_CLIENTS:
         content["sizes"] = data.sizes.tolist()
-        if data.clients * data.dataset.classes <= MAX_LABELS:
+        if data.dataset.has_class_labels and data.clients * data.dataset.outputs <= MAX_LABELS:
             content["partition"] = data.label_counts().tolist()
     if assembly.attackers and data.clients <= MAX_CLIENTS:
         content["attackers"] = sorted(assembly.attackers)

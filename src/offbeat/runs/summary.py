@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from offbeat.metric_info import MetricInfo
 from offbeat.runs import privacy
 from offbeat.runs.assembly import Assembly
 from offbeat.runs.result import RunCounters, algorithm_name
 from offbeat.server.loop import Loop
 from offbeat.server.session import RunTransport
+
+
+def reaches(line: Mapping[str, Any], target: tuple[MetricInfo, float]) -> bool:
+    """Return whether an evaluation reaches a target: a metric and its value."""
+    info, value = target
+    return info.reaches(line[info.name], value)
 
 
 def summarize(
@@ -29,18 +36,20 @@ def summarize(
         metrics: The evaluations; at least one.
     """
     experiment, context, executor = assembly.experiment, assembly.context, assembly.executor
-    target, wall = experiment.evaluation.target, counters.wall_seconds
-    accuracies = [line["accuracy"] for line in metrics]
-    last10 = accuracies[-10:]
-    reached = [line for line in metrics if target is not None and line["accuracy"] >= target]
+    task, wall = experiment.task, counters.wall_seconds
+    target = experiment.evaluation.target_of(task)
+    main, reached = task.main, [line for line in metrics if target is not None and reaches(line, target)]
+    values = [line[main.name] for line in metrics]
+    last10 = values[-10:]
     return {
         "algorithm": algorithm_name(experiment.algorithm),
         "seed": experiment.seed,
-        "accuracy": accuracies[-1],
-        "accuracy_last10": sum(last10) / len(last10),
-        "best_accuracy": max(accuracies),
-        "loss": metrics[-1]["loss"],
-        "target": target,
+        "metric": main.name,
+        **{info.name: metrics[-1][info.name] for info in task.metric_infos()},
+        f"{main.name}_last10": sum(last10) / len(last10),
+        f"best_{main.name}": min(values) if main.higher_is_better is False else max(values),
+        "target": target[1] if target is not None else None,
+        "target_metric": target[0].name if target is not None else None,
         "target_seconds": reached[0]["virtual_seconds"] if reached else None,
         "target_bytes_up": reached[0]["bytes_up"] if reached else None,
         "rounds": counters.version,

@@ -62,11 +62,13 @@ class Visit:
     def texts(self, selector: str) -> list[str]:
         return [text.strip() for text in self.page.locator(selector).all_text_contents()]
 
-    def curves(self) -> int:
-        """Return the number of thick lines in the chart that compares runs."""
-        drawn = """() => [...document.querySelectorAll('section[aria-labelledby=compare-title] .chart svg path')]
-            .filter((p) => p.getAttribute('stroke-width') === '1.8' && p.getTotalLength() > 100).length"""
-        return int(self.page.evaluate(drawn))
+    def wait_for_curves(self, count: int) -> None:
+        """Wait until the chart that compares runs has this number of thick lines; it may still be drawing them."""
+        self.page.wait_for_function(
+            """(count) => [...document.querySelectorAll('section[aria-labelledby=compare-title] .chart svg path')]
+            .filter((p) => p.getAttribute('stroke-width') === '1.8' && p.getTotalLength() > 100).length === count""",
+            arg=count,
+        )
 
     def axis(self) -> str:
         return " ".join(self.texts("section[aria-labelledby=compare-title] .chart svg text"))
@@ -84,7 +86,7 @@ def report(runs: pathlib.Path, tmp_path: pathlib.Path) -> str:
 
 def test_the_report_shows_the_runs(browser: Browser, report: str, runs: pathlib.Path) -> None:
     visit = Visit(browser, report)
-    assert visit.curves() == 5  # labels; seeds share a curve
+    visit.wait_for_curves(5)  # labels; seeds share a curve
     rows = visit.page.locator("section[aria-labelledby=runs-title] tbody tr")
     for row, record in zip(rows.all(), read.records([runs]), strict=True):
         cells = row.locator("td").all_inner_texts()
@@ -112,6 +114,8 @@ def test_axis_metric_and_target_can_be_switched(browser: Browser, report: str) -
     assert "round" in visit.axis()
     visit.page.get_by_label("loss", exact=True).check()
     assert "test loss" in visit.axis()
+    assert "%" not in visit.page.locator("output").inner_text()  # the target is one of the loss now
+    visit.page.get_by_label("accuracy", exact=True).check()
     before = visit.texts("#reached tbody tr")
     slider = visit.page.get_by_role("slider")
     slider.focus()
@@ -126,13 +130,13 @@ def test_axis_metric_and_target_can_be_switched(browser: Browser, report: str) -
 def test_checkboxes_add_and_remove_curves(browser: Browser, report: str) -> None:
     visit = Visit(browser, report)
     visit.page.get_by_label("Select all runs").uncheck()
-    assert visit.curves() == 0
+    visit.wait_for_curves(0)
     visit.page.get_by_label("Compare CA2FL, seed 0").check()
     visit.page.wait_for_function("() => document.querySelectorAll('#reached tbody tr').length === 1")
-    assert visit.curves() == 1
+    visit.wait_for_curves(1)
     visit.page.get_by_label("Compare cafga, seed 0").check()
     visit.page.wait_for_function("() => document.querySelectorAll('#reached tbody tr').length === 2")
-    assert visit.curves() == 2
+    visit.wait_for_curves(2)
     visit.end()
 
 
@@ -218,7 +222,7 @@ def served(runs: pathlib.Path, tmp_path: pathlib.Path) -> Iterator[tuple[str, pa
 def test_a_new_run_appears_and_grows(browser: Browser, served: tuple[str, pathlib.Path]) -> None:
     address, folder = served
     visit = Visit(browser, address)
-    assert visit.curves() == 2
+    visit.wait_for_curves(2)
     assert len(visit.texts("section[aria-labelledby=runs-title] tbody tr")) == 4
     go_on, shown = threading.Event(), threading.Event()
 
@@ -238,7 +242,7 @@ def test_a_new_run_appears_and_grows(browser: Browser, served: tuple[str, pathli
         assert "running" in row.inner_text()
         box.check()
         visit.page.wait_for_function("() => document.querySelectorAll('#reached tbody tr').length === 3")
-        assert visit.curves() == 3
+        visit.wait_for_curves(3)
     finally:
         go_on.set()
         training.join()

@@ -146,10 +146,20 @@ const charts = (() => {
     },
   });
 
-  function compare(groups, over, what, target) {
+  // A metric is { name, higher_is_better, unit }; percentages are stored as fractions.
+  const scaleOf = (metric) => (metric.unit === "%" ? 100 : 1);
+  const shown = (metric, value) =>
+    value === null || value === undefined
+      ? "–"
+      : metric.unit === "%"
+        ? percent(value)
+        : `${Number(value.toPrecision(4))}${metric.unit ? ` ${metric.unit}` : ""}`;
+
+  function compare(groups, over, metric, target) {
     const t = theme(),
+      what = metric.name,
       series = [],
-      scale = what === "accuracy" ? 100 : 1;
+      scale = scaleOf(metric);
     groups.forEach(({ label, curves, color }) => {
       const some = curves.filter((c) => c[over].length);
       if (!some.length) return;
@@ -164,16 +174,16 @@ const charts = (() => {
       );
       if (some.length > 1) series.push(band(label, color, grid, low.map(y), high.map(y)));
     });
-    if (target !== null && what === "accuracy" && series.length)
+    if (target !== null && series.length)
       series[0].markLine = {
         symbol: "none",
         silent: true,
         lineStyle: { color: t.faint, type: "dotted" },
         label: { show: false },
-        data: [{ yAxis: 100 * target }],
+        data: [{ yAxis: scale * target }],
       };
     const names = [...new Set(series.map((s) => s.name))];
-    return base(t, AXES[over], what === "accuracy" ? "test accuracy (%)" : "test loss", {
+    return base(t, AXES[over], `test ${what}${metric.unit ? ` (${metric.unit})` : ""}`, {
       series,
       legend: legend(t, { data: names }),
       grid: { left: 8, right: 18, top: 54, bottom: 30, containLabel: true },
@@ -543,6 +553,8 @@ const charts = (() => {
     most,
     number,
     percent,
+    scaleOf,
+    shown,
     compare,
     histogram,
     overTime,

@@ -15,21 +15,19 @@ const view = (() => {
     element.append(...children);
     return element;
   };
-  const { number, percent } = charts;
+  const { number } = charts;
   const AXES = [
     ["version", "rounds"],
     ["virtual_seconds", "virtual time"],
     ["bytes_up", "uploaded bytes"],
   ];
-  const WHAT = [
-    ["accuracy", "accuracy"],
-    ["loss", "loss"],
-  ];
+  const ACCURACY = { name: "accuracy", higher_is_better: true, unit: "%" };
 
   function start(root, source) {
     const state = {
       over: "virtual_seconds",
-      what: "accuracy",
+      what: null, // name of the metric that is compared; the main one of the first run at first
+      compared: null, // the metric to which the target belongs
       target: null,
       selected: new Set(),
       shown: null,
@@ -109,7 +107,8 @@ const view = (() => {
           refresh();
         },
       });
-    const heads = ["run", "seed", "state", "accuracy", "best", "round", "time", "uploaded", "τ mean/max", "lost", ""];
+    const heads = ["run", "seed", "state", "metric", "best", "round", "time", "uploaded", "τ mean/max", "lost", ""];
+    const titled = make("th", { scope: "col", text: "metric" });
     const search = make("input", {
       type: "search",
       placeholder: "Filter by name or state",
@@ -129,7 +128,9 @@ const view = (() => {
           "tr",
           {},
           make("th", { scope: "col" }, all),
-          ...heads.map((text, i) => make("th", { scope: "col", class: i === 0 ? "name" : "", text })),
+          ...heads.map((text, i) =>
+            text === "metric" ? titled : make("th", { scope: "col", class: i === 0 ? "name" : "", text }),
+          ),
         ),
       ),
       body,
@@ -139,7 +140,7 @@ const view = (() => {
 
     function line(run) {
       const s = run.summary,
-        best = s.best_accuracy;
+        main = run.metrics[0];
       const box = make("input", {
         type: "checkbox",
         "data-key": `box-${run.id}`,
@@ -168,8 +169,8 @@ const view = (() => {
         row.append(make("td", { class: "problem", colspan: 7, text: run.problem }));
       } else {
         const cells = [
-          percent(s.accuracy ?? run.accuracy),
-          percent(best),
+          charts.shown(main, run.value),
+          charts.shown(main, run.best),
           `${number(run.version)}${run.rounds && run.state !== "finished" ? ` of ${number(run.rounds)}` : ""}`,
           `${number(s.virtual_seconds ?? run.virtual_seconds)} s`,
           number(s.bytes_up),
@@ -187,6 +188,8 @@ const view = (() => {
       const wanted = source.runs.filter(
         (run) => !state.filter || `${run.label} ${run.folder} ${run.state}`.toLowerCase().includes(state.filter),
       );
+      const mains = new Set(source.runs.map((run) => run.metrics[0].name));
+      titled.textContent = mains.size === 1 ? [...mains][0] : "metric";
       body.replaceChildren(...wanted.map(line));
       if (held) body.querySelector(`[data-key="${held}"]`)?.focus();
       seek.hidden = source.runs.length <= 12;
@@ -241,30 +244,68 @@ const view = (() => {
       max: 100,
       step: 0.1,
       oninput: () => {
-        state.target = slider.value / 100;
-        shown.textContent = `${slider.value} %`;
+        state.target = slider.value / charts.scaleOf(metric());
+        shown.textContent = `${slider.value} ${metric().unit}`.trim();
         compare();
       },
     });
     const shown = make("output", {}),
       reached = make("tbody"),
       whole = make("a", { text: "Report on the selected runs", hidden: true });
-    const target = make("label", {}, "Target", slider, shown);
-    const first = (curve) => curve.accuracy.findIndex((a) => a !== null && a >= state.target);
+    const target = make("label", {}, "Target", slider, shown),
+      choice = make("div", { class: "choice" }),
+      column = make("th", { scope: "col", text: "metric" });
+    // The metrics of the selected runs by name, in the order in which they first appear.
+    const known = () => new Map(selected().flatMap((run) => run.metrics).map((m) => [m.name, m]));
+    const metric = () => known().get(state.what) ?? known().values().next().value ?? ACCURACY;
+    const good = (a) =>
+      a !== null && a !== undefined && (metric().higher_is_better === false ? a <= state.target : a >= state.target);
+    const first = (curve) => (curve[metric().name] ?? []).findIndex(good);
+    function metrics() {
+      const names = [...known().keys()];
+      if (!names.includes(state.what)) state.what = names[0] ?? null;
+      if (state.what !== state.compared) {
+        state.compared = state.what;
+        state.target = null;
+      }
+      if ([...choice.querySelectorAll("input")].map((i) => i.value).join() === names.join()) return;
+      choice.replaceChildren(radios("Metric", names.map((name) => [name, name]), "what"));
+    }
+    // The range of the slider: percentages from 0 to 100, other metrics over the values of the curves.
+    function range(some) {
+      const values = some.flatMap((g) => g.curves.flatMap((c) => (c[metric().name] ?? []).filter((v) => v !== null)));
+      const least = metric().unit === "%" ? 0 : Math.min(...values, 0),
+        most = metric().unit === "%" ? 1 : Math.max(...values, 0) || 1;
+      const scale = charts.scaleOf(metric());
+      slider.min = scale * least;
+      slider.max = scale * most;
+      slider.step = metric().unit === "%" ? 0.1 : Number((((most - least) * scale) / 1000).toPrecision(2));
+    }
     function compare() {
-      const some = groups();
+      metrics();
+      const some = groups().filter((g) => g.curves.every((c) => c[metric().name])),
+        { name } = metric(),
+        scale = charts.scaleOf(metric());
       if (state.target === null && some.length) {
+        range(some);
         const own = new Set(selected().map((run) => run.target)),
           [set] = own; // the target of the runs, if they agree
-        const best = Math.max(...some.map((g) => Math.min(...g.curves.map((c) => charts.most(c.accuracy)))));
-        slider.value = 100 * (own.size === 1 && set !== null ? set : 0.9 * best);
-        state.target = slider.value / 100;
-        shown.textContent = `${slider.value} %`;
+        const main = selected()[0].metrics[0].name === name,
+          lower = metric().higher_is_better === false,
+          least = (c) => Math.min(...c.filter((v) => v !== null));
+        const best = lower
+          ? Math.min(...some.map((g) => Math.max(...g.curves.map((c) => least(c[name])))))
+          : Math.max(...some.map((g) => Math.min(...g.curves.map((c) => charts.most(c[name])))));
+        const given = main && own.size === 1 && set !== null;
+        slider.value = scale * (given ? set : lower ? 1.1 * best : 0.9 * best);
+        state.target = given ? set : slider.value / scale; // the slider rounds
+        shown.textContent = `${Number((scale * state.target).toPrecision(6))} ${metric().unit}`.trim();
       }
+      column.textContent = name;
       const href = some.length ? source.report(selected().map((run) => run.id)) : null;
       whole.hidden = !href;
       if (href) whole.href = href;
-      draw(place, charts.compare(some, state.over, state.what, state.target));
+      draw(place, charts.compare(some, state.over, metric(), state.target));
       reached.replaceChildren(
         ...some.map(({ label, color, curves: c }) => {
           const at = c.map(first),
@@ -273,12 +314,12 @@ const view = (() => {
           const cells = there.length
             ? [number(mean("version")), `${number(mean("virtual_seconds"))} s`, number(mean("bytes_up"))]
             : ["never", "never", "never"];
-          const last = c.map((x) => x.accuracy[x.accuracy.length - 1]);
+          const last = c.map((x) => x[name][x[name].length - 1]);
           return make(
             "tr",
             {},
             make("td", { class: "name" }, make("span", { class: "swatch", style: `background:${color}` }), label),
-            make("td", { text: percent(last.reduce((a, b) => a + b, 0) / last.length) }),
+            make("td", { text: charts.shown(metric(), last.reduce((a, b) => a + b, 0) / last.length) }),
             ...cells.map((text) => make("td", { text })),
             make("td", { text: `${there.length} of ${c.length}` }),
           );
@@ -481,7 +522,7 @@ const view = (() => {
         "section",
         { "aria-labelledby": "compare-title" },
         make("h2", { id: "compare-title", text: "Comparison" }),
-        make("div", { class: "controls" }, radios("Axis", AXES, "over"), radios("Metric", WHAT, "what"), target, whole),
+        make("div", { class: "controls" }, radios("Axis", AXES, "over"), choice, target, whole),
         place,
         make(
           "div",
@@ -495,8 +536,10 @@ const view = (() => {
               make(
                 "tr",
                 {},
-                ...["run", "accuracy", "rounds to target", "time to target", "uploaded bytes to target", "seeds at target"].map(
-                  (text, i) => make("th", { scope: "col", class: i ? "" : "name", text }),
+                make("th", { scope: "col", class: "name", text: "run" }),
+                column,
+                ...["rounds to target", "time to target", "uploaded bytes to target", "seeds at target"].map((text) =>
+                  make("th", { scope: "col", text }),
                 ),
               ),
             ),

@@ -29,6 +29,10 @@ class RunInfo:
     """The complete experiment, as in config.toml."""
     metrics: Sequence[Line]
     """Earlier evaluations of a resumed run, for which `on_evaluation` is not called again."""
+    stop: Callable[[], None] = lambda: None
+    """Ends the run after the current turn; it counts as finished."""
+    model: Callable[[], Any] = lambda: None
+    """Returns a copy of the module with the newest weights."""
 
     @property
     def home(self) -> pathlib.Path | None:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from offbeat.errors import RunFolderError, first_line
 from offbeat.runs.folder.schema import (
+    CLIENT_METRICS,
     CONFIG,
     LOCK,
     METRICS,
@@ -113,7 +114,7 @@ def is_finished(folder: pathlib.Path) -> bool:
 
 
 def iter_metrics(
-    folder: pathlib.Path, size: int = MAX_TEXT_BYTES, *, in_progress: bool = False
+    folder: pathlib.Path, size: int = MAX_TEXT_BYTES, *, in_progress: bool = False, name: str = METRICS
 ) -> Iterator[dict[str, Any]]:
     """Yield the evaluations of a run, oldest first.
 
@@ -121,8 +122,9 @@ def iter_metrics(
         folder: The run folder.
         size: Read only this many bytes, such as the length at a checkpoint.
         in_progress: Ignore a last line that is still being written.
+        name: Name of the file.
     """
-    path = folder / METRICS
+    path = folder / name
     text = read_text(path, size)
     lines = text.split("\n")
     if not lines[-1] or in_progress:
@@ -142,6 +144,13 @@ def read_metrics(
 ) -> list[dict[str, Any]]:
     """Return the evaluations of a run; see `iter_metrics`."""
     return list(iter_metrics(folder, size, in_progress=in_progress))
+
+
+def read_client_metrics(folder: pathlib.Path, size: int = MAX_TEXT_BYTES) -> list[dict[str, Any]]:
+    """Return the evaluations per client, each with a list of values per metric; none if the run has no such file."""
+    if not (folder / CLIENT_METRICS).is_file():
+        return []
+    return list(iter_metrics(folder, size, in_progress=size == MAX_TEXT_BYTES, name=CLIENT_METRICS))
 
 
 def read_updates(folder: pathlib.Path, *, mapped: bool = False, any_status: bool = False) -> UpdateRows:

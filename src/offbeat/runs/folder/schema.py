@@ -2,6 +2,7 @@
 
 config.toml        the complete experiment
 metrics.jsonl      one line per evaluation
+client_metrics.jsonl  one line per evaluation, with a list of values per client for each metric (optional)
 updates.npy        one row per completed job (`numpy.load` reads it, also during the run)
 model.safetensors  the final model, under its own parameter names
 summary.json       the result; exists once the run is finished
@@ -18,6 +19,7 @@ from offbeat.server.reasons import REASONS
 
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
+CLIENT_METRICS = "client_metrics.jsonl"
 UPDATES = "updates.npy"
 MODEL = "model.safetensors"
 SUMMARY = "summary.json"

@@ -16,11 +16,22 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from offbeat.errors import RunFolderError
 from offbeat.files import write_atomic, write_json
 from offbeat.runs.folder.reader import read_status
-from offbeat.runs.folder.schema import CHECKPOINT, CONFIG, LOCK, METRICS, SETTING, STATUS_FILE, UPDATE, UPDATES
+from offbeat.runs.folder.schema import (
+    CHECKPOINT,
+    CLIENT_METRICS,
+    CONFIG,
+    LOCK,
+    METRICS,
+    SETTING,
+    STATUS_FILE,
+    UPDATE,
+    UPDATES,
+)
 from offbeat.version import __version__
 
 
@@ -105,8 +116,16 @@ class UpdateLog:
 class RunFolder:
     """An open run folder. Writing continues after the given number of metrics bytes and update rows."""
 
-    def __init__(self, path: pathlib.Path, metrics_bytes: int, update_rows: int, origin: Origin | None = None) -> None:
+    def __init__(
+        self,
+        path: pathlib.Path,
+        metrics_bytes: int,
+        update_rows: int,
+        origin: Origin | None = None,
+        client_metrics_bytes: int = 0,
+    ) -> None:
         self.path = path
+        self.client_metrics_bytes = client_metrics_bytes
         self.created = False  # whether this run created the folder, rather than resumed it
         self._new: list[pathlib.Path] = []  # directories that this run created, innermost first
         with contextlib.ExitStack() as opened:
@@ -121,6 +140,8 @@ class RunFolder:
             self._metrics.truncate(metrics_bytes)
             self._metrics.seek(0, os.SEEK_END)
             self.updates = UpdateLog(path / UPDATES, update_rows)
+            if (path / CLIENT_METRICS).exists():
+                os.truncate(path / CLIENT_METRICS, client_metrics_bytes)
             opened.pop_all()
 
     @classmethod
@@ -170,6 +191,16 @@ class RunFolder:
         self._metrics.write((json.dumps(line) + "\n").encode())
         self._metrics.flush()
         self.updates.flush()
+
+    def client_metrics(self, line: Mapping[str, Any], per_client: Mapping[str, NDArray[np.float64]]) -> None:
+        """Append an evaluation per client to `client_metrics.jsonl`: one line with a list of values per metric."""
+        if not per_client:
+            return
+        columns = {name: [None if np.isnan(v) else float(v) for v in values] for name, values in per_client.items()}
+        text = json.dumps({"version": line["version"], "virtual_seconds": line["virtual_seconds"], **columns}) + "\n"
+        with (self.path / CLIENT_METRICS).open("ab") as file:
+            file.write(text.encode())
+        self.client_metrics_bytes += len(text.encode())
 
     def status(self, state: str, **more: Any) -> None:
         """Write `status.json`; see `write_status`."""

@@ -1,0 +1,36 @@
+"""The name of a metric and how to read it; without torch, so that reports can use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """The name of a metric and how to read it."""
+
+    name: str
+    higher_is_better: bool | None
+    unit: str = ""
+
+    @property
+    def scale(self) -> float:
+        """The factor for display: 100 for percentages."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    @property
+    def title(self) -> str:
+        """The name and the unit for axes and columns, such as "accuracy (%)"."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def format(self, value: float) -> str:
+        """Return a value for display, without its unit."""
+        return f"{self.scale * value:.1f}" if self.unit == "%" else f"{value:.4g}"
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Return whether a value is at least as good as a target."""
+        return value <= target if self.higher_is_better is False else value >= target
+
+
+ACCURACY = MetricInfo("accuracy", True, "%")
+LOSS = MetricInfo("loss", False)

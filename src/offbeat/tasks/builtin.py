@@ -1,0 +1,239 @@
+"""Built-in tasks. A model's output is a tensor of scores, or an object with `logits`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from offbeat.errors import ConfigError
+from offbeat.options import Interval, Options
+from offbeat.tasks.base import Task, scores, shape_of
+from offbeat.tasks.metrics import F1, MeanIoU, Metric
+
+Smoothing = Annotated[float, Interval(ge=0, lt=1)]
+
+
+@dataclass(kw_only=True, frozen=True)
+class BuiltinTask(Task, Options):
+    """Base of the built-in tasks."""
+
+    @property
+    def pool_key(self) -> Hashable:
+        """The options themselves."""
+        return self
+
+
+@dataclass(kw_only=True, frozen=True)
+class Classification(BuiltinTask):
+    """Cross-entropy on one class label per example, and accuracy."""
+
+    label_smoothing: Smoothing = 0.0
+    """Share of the target probability that is spread over all classes."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Accuracy."""
+        return {"accuracy": Metric(lambda outputs, y: scores(outputs).argmax(dim=1) == y, True, "%")}
+
+    def loss(self, outputs: Any, labels: Any) -> Tensor:
+        """Return the cross-entropy of each example."""
+        return cross_entropy(scores(outputs), labels, reduction="none", label_smoothing=self.label_smoothing)
+
+    def validate(self, dataset: Any) -> None:
+        """Check that there is one integer label per example."""
+        if dataset.classes is None:
+            raise ConfigError(
+                f"classification needs one integer label per example, but the labels are {shape_of(dataset.y)}; set "
+                'task = "regression", "multilabel", "language-modeling", "segmentation", or your own',
+                key="task",
+            )
+
+    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+        """Check that there is one score per class."""
+        found, expected = tuple(scores(outputs).shape), (len(labels), dataset.classes)
+        if found != expected:
+            raise ConfigError(
+                f"the model's output for {expected[0]} inputs is {found}, but the labels need {expected}: "
+                f"one score for each of the {dataset.classes} classes "
+                "(pass classes=… to from_arrays if some are absent)",
+                key="model",
+            )
+
+
+def _aligned(outputs: Any, labels: Tensor) -> Tensor:
+    """Return predictions in the shape of the labels; a trailing dimension of one is dropped."""
+    predictions = scores(outputs)
+    if predictions.ndim == labels.ndim + 1 and predictions.shape[-1] == 1:
+        predictions = predictions.squeeze(-1)
+    if predictions.shape != labels.shape:
+        raise ConfigError(
+            f"the model's output is {list(predictions.shape)}, but the labels are {list(labels.shape)}: "
+            "one number per target is needed",
+            key="model",
+        )
+    return predictions
+
+
+@dataclass(kw_only=True, frozen=True)
+class Regression(BuiltinTask):
+    """Squared error on targets of any shape, with MAE and RMSE."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Mean absolute error and root mean squared error."""
+        return {
+            "mae": Metric(lambda outputs, y: (_aligned(outputs, y) - y).abs(), False),
+            "rmse": Metric(lambda outputs, y: (_aligned(outputs, y) - y).square(), False, "", math.sqrt),
+        }
+
+    def loss(self, outputs: Any, labels: Any) -> Tensor:
+        """Return the squared error of each target."""
+        errors: Tensor = _aligned(outputs, labels) - labels
+        return errors.square()
+
+    def validate(self, dataset: Any) -> None:
+        """Check that the labels are numbers."""
+        if not isinstance(dataset.y, Tensor):
+            raise ConfigError("regression needs labels in one tensor; define your own task for others", key="task")
+
+    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+        """Check that the predictions have the shape of the targets."""
+        _aligned(outputs, labels)
+
+
+@dataclass(kw_only=True, frozen=True)
+class MultiLabel(BuiltinTask):
+    """Binary cross-entropy on labels of zeros and ones, with F1 over all labels and exact matches."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """F1 over all labels, F1 averaged over labels, and the share of exact matches."""
+        return {
+            "f1": Metric(F1(scores), True, "%"),
+            "f1_macro": Metric(F1(scores, "macro"), True, "%"),
+            "exact_match_accuracy": Metric(
+                lambda outputs, y: ((scores(outputs) > 0) == (y > 0.5)).flatten(1).all(dim=1), True, "%"
+            ),
+        }
+
+    def loss(self, outputs: Any, labels: Any) -> Tensor:
+        """Return the binary cross-entropy of each label."""
+        values = scores(outputs)
+        return binary_cross_entropy_with_logits(values, labels.to(values.dtype), reduction="none")
+
+    def validate(self, dataset: Any) -> None:
+        """Check that the labels are zeros and ones, several per example."""
+        y = dataset.y
+        if not isinstance(y, Tensor) or y.ndim < 2 or not bool(((y == 0) | (y == 1)).all()):
+            raise ConfigError(
+                f"multilabel needs zeros and ones, one per example and label, but the labels are {shape_of(y)}",
+                key="task",
+            )
+
+    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+        """Check that there is one score per label."""
+        if scores(outputs).shape != labels.shape:
+            raise ConfigError(
+                f"the model's output is {list(scores(outputs).shape)}, but the labels are {list(labels.shape)}: "
+                "one score per label is needed",
+                key="model",
+            )
+
+
+@dataclass(kw_only=True, frozen=True)
+class TokenTask(BuiltinTask):
+    """Base of tasks with one class label per position; positions with the label `ignore` do not count."""
+
+    ignore: int = -100
+    """Label of positions that do not count, such as padding."""
+    label_smoothing: Smoothing = 0.0
+    """Share of the target probability that is spread over all classes."""
+
+    channels: ClassVar[int] = 1  # dimension of the scores
+
+    def loss(self, outputs: Any, labels: Any) -> Tensor:
+        """Return the mean cross-entropy of each example's positions that count."""
+        values = scores(outputs).movedim(self.channels, 1)
+        losses = cross_entropy(
+            values, labels, reduction="none", ignore_index=self.ignore, label_smoothing=self.label_smoothing
+        )
+        return _mean_where(losses, labels != self.ignore)
+
+    def validate(self, dataset: Any) -> None:
+        """Check that the labels are integers, several per example."""
+        y = dataset.y
+        if not isinstance(y, Tensor) or y.is_floating_point() or y.ndim < 2:
+            raise ConfigError(f"it needs one integer label per position, but the labels are {shape_of(y)}", key="task")
+
+    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+        """Check that there is a score per position and class."""
+        values = scores(outputs).movedim(self.channels, 1)
+        if values.ndim != labels.ndim + 1 or (values.shape[0], *values.shape[2:]) != tuple(labels.shape):
+            raise ConfigError(
+                f"the model's output is {list(scores(outputs).shape)}, but the labels are {list(labels.shape)}: "
+                "one score per position and class is needed",
+                key="model",
+            )
+
+
+def _mean_where(values: Tensor, valid: Tensor) -> Tensor:
+    """Return the mean of each example's valid entries, or 0 if it has none."""
+    values, valid = values.flatten(1), valid.flatten(1)
+    return (values * valid).sum(dim=1) / valid.sum(dim=1).clamp(min=1)
+
+
+def _position_accuracy(outputs: Any, labels: Tensor, channels: int, ignore: int) -> Tensor:
+    right = scores(outputs).argmax(dim=channels) == labels
+    return _mean_where(right.double(), labels != ignore)
+
+
+@dataclass(kw_only=True, frozen=True)
+class LanguageModeling(TokenTask):
+    """Cross-entropy on the next token, with perplexity. Outputs are (B, T, vocabulary), labels (B, T)."""
+
+    channels: ClassVar[int] = -1
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Perplexity, and accuracy per token."""
+        return {
+            "perplexity": Metric(self._plain_loss, False, "", _exp),
+            "accuracy": Metric(lambda o, y: _position_accuracy(o, y, self.channels, self.ignore), True, "%"),
+        }
+
+    def _plain_loss(self, outputs: Any, labels: Any) -> Tensor:
+        values = scores(outputs).movedim(self.channels, 1)
+        return _mean_where(
+            cross_entropy(values, labels, reduction="none", ignore_index=self.ignore), labels != self.ignore
+        )
+
+
+def _exp(mean: float) -> float:
+    return math.exp(min(mean, 700.0))
+
+
+@dataclass(kw_only=True, frozen=True)
+class Segmentation(TokenTask):
+    """Cross-entropy per pixel, with mean IoU. Outputs are (B, classes, H, W), labels (B, H, W)."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Mean intersection over union, and accuracy per pixel."""
+        return {
+            "mean_iou": Metric(MeanIoU(scores, self.ignore), True, "%"),
+            "accuracy": Metric(lambda o, y: _position_accuracy(o, y, self.channels, self.ignore), True, "%"),
+        }
+
+
+TASKS: dict[str, type[Task]] = {
+    "classification": Classification,
+    "regression": Regression,
+    "multilabel": MultiLabel,
+    "language-modeling": LanguageModeling,
+    "segmentation": Segmentation,
+}
