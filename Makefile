@@ -1,5 +1,5 @@
 # make run    compare asynchronous algorithms on a small data set (installs the base dependencies only)
-# make check  lint, types and the fast tests: about two minutes on two cores, for work in progress
+# make check  lint, types and the fast tests: under two minutes on two cores, for work in progress
 # make test   lint, types and every test
 # make docs   build the site
 
