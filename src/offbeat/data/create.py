@@ -144,7 +144,8 @@ def from_datasets(
             raise DataError("the dataset is empty")
         return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
 
-    return from_arrays(*stack(train), *(stack(test) if test is not None else ()), classes=classes)
+    test_x, test_y = stack(test) if test is not None else (None, None)
+    return from_arrays(*stack(train), test_x, test_y, classes=classes)
 
 
 def _lazy(train: Any, test: Any, classes: int | None, reader: Reader, labels: Any) -> Dataset:

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import default_collate
 
 from offbeat.errors import DataError, first_line
-from offbeat.trees import Tree, map_tensors
+from offbeat.trees import Tree, tensors
 
 Collate = Callable[[list[Any]], Any]
 
@@ -59,7 +58,7 @@ class Reader:
     def is_random(self) -> bool:
         """Return whether reading an example again gives something else."""
         first, second = (self.read([0], seed) for seed in (1, 2))
-        same = [torch.equal(a, b) for a, b in zip(_leaves(first), _leaves(second), strict=True)]
+        same = [torch.equal(a, b) for a, b in zip(tensors(first), tensors(second), strict=True)]
         return not all(same)
 
 
@@ -74,12 +73,6 @@ def _pair(batch: Any) -> tuple[Tree, Tree]:
     raise DataError(
         f"a batch is {type(batch).__name__}; expected (inputs, labels), or a dict with 'labels'; pass collate=…"
     )
-
-
-def _leaves(tree: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_tensors(lambda t: (found.append(t), t)[1], tree)
-    return found
 
 
 @contextmanager

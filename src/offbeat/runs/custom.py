@@ -19,6 +19,7 @@ from offbeat.errors import ConfigError, DataError
 from offbeat.models import Model
 from offbeat.options import Options
 from offbeat.tasks import Task
+from offbeat.trees import Tree
 
 PYTHON = "python:"  # prefix of the names of objects that cannot be imported
 
@@ -132,13 +133,13 @@ class CustomTask(Task, Options):
         """Return the losses of the task."""
         return self.task.loss(outputs, labels)
 
-    def validate(self, dataset: Any) -> None:
-        """Check that a data set suits the task."""
-        self.task.validate(dataset)
+    def check_labels(self, labels: Tree, classes: int | None) -> None:
+        """Check that the labels of a data set suit the task."""
+        self.task.check_labels(labels, classes)
 
-    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+    def check_outputs(self, outputs: Any, labels: Tree, classes: int | None) -> None:
         """Check the outputs of a model."""
-        self.task.check_outputs(outputs, labels, dataset)
+        self.task.check_outputs(outputs, labels, classes)
 
 
 def _required_arguments(function: Callable[..., Any]) -> int:

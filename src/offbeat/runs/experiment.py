@@ -168,7 +168,7 @@ class Experiment(Options):
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("'cuda' is not available on this machine; valid: cpu.", key="device")
         data = self.data.load(data_dir(folder), self.seed)
-        self.task.validate(data.dataset)
+        self.task.check_labels(known_labels(data.dataset), data.dataset.classes)
         environment = replace(self.environment, availability=self.environment.availability.among(data.label_counts))
         environment.check(data.clients)
         self.scheduler.validate(data.clients)
@@ -254,6 +254,11 @@ class Experiment(Options):
         return module
 
 
+def known_labels(dataset: Dataset) -> Tree:
+    """Return the labels of all training examples, or of the first ones if examples are read when they are needed."""
+    return dataset.y if dataset.reader is None else first_examples(dataset)[1]
+
+
 def first_examples(dataset: Dataset) -> tuple[Tree, Tree]:
     """Return the inputs and labels of two training examples, or of one if there are no more."""
     if dataset.reader is not None:
@@ -279,7 +284,7 @@ def check_module(module: nn.Module, dataset: Dataset, task: Task) -> None:
         raise ConfigError(
             f"the model does not accept inputs of shape {describe(inputs)}: {first_line(error)}", key="model"
         ) from error
-    task.check_outputs(outputs, labels, dataset)
+    task.check_outputs(outputs, labels, dataset.classes)
     try:
         with torch.no_grad():
             task.losses(outputs, labels, size(labels))

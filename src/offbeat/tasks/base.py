@@ -11,7 +11,7 @@ from torch import Tensor
 from offbeat.errors import ConfigError
 from offbeat.metric_info import LOSS, MetricInfo
 from offbeat.tasks.metrics import Metric, as_metric
-from offbeat.trees import describe, tensors
+from offbeat.trees import Tree, describe, tensors
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -51,18 +51,27 @@ class Task:
             raise ConfigError(f"{type(self).__name__} has no loss: pass loss=… or override `loss`", key="task")
         return loss(outputs, labels)
 
-    def validate(self, dataset: Any) -> None:
-        """Check that a data set suits the task.
+    def check_labels(self, labels: Tree, classes: int | None) -> None:
+        """Check that the labels of a data set suit the task.
+
+        Args:
+            labels: The labels of the training examples; of a few, where examples are read when they are needed.
+            classes: The number of classes, if there is one integer label per example.
 
         Raises:
-            ConfigError: It does not.
+            ConfigError: They do not.
         """
 
-    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+    def check_outputs(self, outputs: Any, labels: Tree, classes: int | None) -> None:
         """Check the outputs of a model for a few examples.
 
+        Args:
+            outputs: What the model returned.
+            labels: The labels of these examples.
+            classes: The number of classes, if there is one integer label per example.
+
         Raises:
-            ConfigError: They do not fit the labels.
+            ConfigError: The outputs do not fit the labels.
         """
 
     @property

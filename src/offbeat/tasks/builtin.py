@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
@@ -14,6 +15,7 @@ from offbeat.errors import ConfigError
 from offbeat.options import Interval, Options
 from offbeat.tasks.base import Task, scores, shape_of
 from offbeat.tasks.metrics import F1, MeanIoU, Metric
+from offbeat.trees import Tree
 
 Smoothing = Annotated[float, Interval(ge=0, lt=1)]
 
@@ -44,22 +46,25 @@ class Classification(BuiltinTask):
         """Return the cross-entropy of each example."""
         return cross_entropy(scores(outputs), labels, reduction="none", label_smoothing=self.label_smoothing)
 
-    def validate(self, dataset: Any) -> None:
+    def check_labels(self, labels: Tree, classes: int | None) -> None:
         """Check that there is one integer label per example."""
-        if dataset.classes is None:
-            raise ConfigError(
-                f"classification needs one integer label per example, but the labels are {shape_of(dataset.y)}; set "
-                'task = "regression", "multilabel", "language-modeling", "segmentation", or your own',
-                key="task",
-            )
+        if classes is not None:
+            return
+        if isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1:
+            raise ConfigError("the number of classes is not known; pass classes=…", key="data")
+        raise ConfigError(
+            f"classification needs one integer label per example, but the labels are {shape_of(labels)}; set "
+            'task = "regression", "multilabel", "language-modeling", "segmentation", or your own',
+            key="task",
+        )
 
-    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+    def check_outputs(self, outputs: Any, labels: Tree, classes: int | None) -> None:
         """Check that there is one score per class."""
-        found, expected = tuple(scores(outputs).shape), (len(labels), dataset.classes)
+        found, expected = tuple(scores(outputs).shape), (len(labels), classes)
         if found != expected:
             raise ConfigError(
                 f"the model's output for {expected[0]} inputs is {found}, but the labels need {expected}: "
-                f"one score for each of the {dataset.classes} classes "
+                f"one score for each of the {classes} classes "
                 "(pass classes=… to from_arrays if some are absent)",
                 key="model",
             )
@@ -96,12 +101,12 @@ class Regression(BuiltinTask):
         errors: Tensor = _aligned(outputs, labels) - labels
         return errors.square()
 
-    def validate(self, dataset: Any) -> None:
+    def check_labels(self, labels: Tree, classes: int | None) -> None:
         """Check that the labels are numbers."""
-        if not isinstance(dataset.y, Tensor):
+        if not isinstance(labels, Tensor):
             raise ConfigError("regression needs labels in one tensor; define your own task for others", key="task")
 
-    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+    def check_outputs(self, outputs: Any, labels: Tree, classes: int | None) -> None:
         """Check that the predictions have the shape of the targets."""
         _aligned(outputs, labels)
 
@@ -126,16 +131,15 @@ class MultiLabel(BuiltinTask):
         values = scores(outputs)
         return binary_cross_entropy_with_logits(values, labels.to(values.dtype), reduction="none")
 
-    def validate(self, dataset: Any) -> None:
+    def check_labels(self, labels: Tree, classes: int | None) -> None:
         """Check that the labels are zeros and ones, several per example."""
-        y = dataset.y
-        if not isinstance(y, Tensor) or y.ndim < 2 or not bool(((y == 0) | (y == 1)).all()):
+        if not isinstance(labels, Tensor) or labels.ndim < 2 or not bool(((labels == 0) | (labels == 1)).all()):
             raise ConfigError(
-                f"multilabel needs zeros and ones, one per example and label, but the labels are {shape_of(y)}",
+                f"multilabel needs zeros and ones, one per example and label, but the labels are {shape_of(labels)}",
                 key="task",
             )
 
-    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+    def check_outputs(self, outputs: Any, labels: Tree, classes: int | None) -> None:
         """Check that there is one score per label."""
         if scores(outputs).shape != labels.shape:
             raise ConfigError(
@@ -164,13 +168,14 @@ class TokenTask(BuiltinTask):
         )
         return _mean_where(losses, labels != self.ignore)
 
-    def validate(self, dataset: Any) -> None:
+    def check_labels(self, labels: Tree, classes: int | None) -> None:
         """Check that the labels are integers, several per example."""
-        y = dataset.y
-        if not isinstance(y, Tensor) or y.is_floating_point() or y.ndim < 2:
-            raise ConfigError(f"it needs one integer label per position, but the labels are {shape_of(y)}", key="task")
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.ndim < 2:
+            raise ConfigError(
+                f"it needs one integer label per position, but the labels are {shape_of(labels)}", key="task"
+            )
 
-    def check_outputs(self, outputs: Any, labels: Any, dataset: Any) -> None:
+    def check_outputs(self, outputs: Any, labels: Tree, classes: int | None) -> None:
         """Check that there is a score per position and class."""
         values = scores(outputs).movedim(self.channels, 1)
         if values.ndim != labels.ndim + 1 or (values.shape[0], *values.shape[2:]) != tuple(labels.shape):
