@@ -12,10 +12,14 @@ app = ClientApp()
 
 def net(normalized: bool = False) -> nn.Module:
     """Return an initialized network, with a BatchNorm layer if `normalized`."""
-    torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)]
     if normalized:
         layers.insert(1, nn.BatchNorm1d(32))
+    generator = torch.Generator().manual_seed(0)  # threads share the global one
+    for layer in (layers[0], layers[-1]):
+        for parameter in layer.parameters():
+            bound = 64**-0.5 if layer is layers[0] else 32**-0.5
+            nn.init.uniform_(parameter, -bound, bound, generator=generator)
     return nn.Sequential(*layers)
 
 
