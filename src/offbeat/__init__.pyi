@@ -4,6 +4,7 @@ from offbeat import cache as _cache
 from offbeat import compression as _compression
 from offbeat import flower as flower
 from offbeat import models as models
+from offbeat import schedules as schedules
 from offbeat import scheduling as _scheduling
 from offbeat import tasks as tasks
 from offbeat.algorithms import CA2FL as CA2FL

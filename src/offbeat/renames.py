@@ -9,7 +9,13 @@ from offbeat.errors import ConfigError
 
 KEYS: dict[str, dict[str, str]] = {
     "": {"dispatch": "scheduler", "world": "environment", "gate": "validation"},
-    "algorithm": {"memory": "cache", "combine": "aggregator", "optimiser": "optimizer", "normalise": "normalize"},
+    "algorithm": {
+        "memory": "cache",
+        "combine": "aggregator",
+        "optimiser": "optimizer",
+        "normalise": "normalize",
+        "schedule": "client.schedule",
+    },
     "environment": {"effort": "local_work"},
 }
 """Renamed keys of each TOML table; the empty name stands for the top level."""

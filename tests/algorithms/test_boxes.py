@@ -38,6 +38,7 @@ from offbeat.algorithms import (
 )
 from offbeat.algorithms.staleness import Constant, Hinge, Polynomial, Staleness
 from offbeat.random import key, torch_stream
+from offbeat.schedules import ConstantRate, InverseDecay, Schedule
 
 Vector = NDArray[np.float64]
 Box = Callable[[Arrivals], Vector]
@@ -49,9 +50,10 @@ def awake(client: int) -> float:
     return 0.2 + 0.1 * client
 
 
-def play(algorithm: Algorithm, history: Arrivals) -> Vector:
+def play(algorithm: Algorithm, history: Arrivals, schedule: Schedule | None = None) -> Vector:
     """Feed a history to the algorithm in double precision, so that only the rule can differ, not the rounding."""
-    algorithm.start(torch.from_numpy(history.x0).double(), history.clients, seed=5, participation=awake)
+    x0 = torch.from_numpy(history.x0).double()
+    algorithm.start(x0, history.clients, seed=5, participation=awake, local_schedule=schedule)
     versions = [algorithm.x]
     for n, client in enumerate(history.who):
         pulled = max(0, algorithm.version - history.lags[n])
@@ -262,10 +264,12 @@ def memory_box(history: Arrivals, stored: Callable[[int, Vector], Vector], wait:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("wait", [True, False])
-@pytest.mark.parametrize("schedule", ["constant", "inverse"])
-def test_mifa(seed: int, wait: bool, schedule: str) -> None:
-    rule = MIFA(eta=ETA, wait_for_all=wait, schedule=schedule)  # type: ignore[arg-type]
-    close(rule, Arrivals(seed), lambda h: memory_box(h, lambda n, delta: delta, wait, schedule == "inverse"))
+@pytest.mark.parametrize("schedule", [ConstantRate(), InverseDecay()], ids=["constant", "inverse"])
+def test_mifa(seed: int, wait: bool, schedule: Schedule) -> None:
+    inverse, history = isinstance(schedule, InverseDecay), Arrivals(seed)
+    found = play(MIFA(eta=ETA, wait_for_all=wait), history, schedule)
+    expected = memory_box(history, lambda n, delta: delta, wait, inverse)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -229,7 +231,7 @@ def test_state_only_where_there_is_momentum() -> None:
         ({"steps": 7}, 10**6, 7),
     ],
 )
-def test_local_steps(values: dict[str, int], examples: int, expected: int) -> None:
+def test_local_steps(values: dict[str, Any], examples: int, expected: int) -> None:
     for kind in CLIENT_RULES.values():
         assert kind(**values).local_steps(examples) == expected
 
@@ -247,7 +249,7 @@ def test_names_and_bounds() -> None:
     for kind in CLIENT_RULES.values():
         for field in ("lr", "batch_size", "epochs", "steps"):
             with pytest.raises(ConfigError, match=f"{field}: 0 is not "):
-                kind(**{field: 0})
+                kind(**{field: 0})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="mu: -1"):
         Prox(mu=-1)
     with pytest.raises(ConfigError, match="alpha: 0"):

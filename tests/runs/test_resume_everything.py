@@ -34,7 +34,8 @@ EXACT: dict[str, dict[str, Any]] = {
     },
     "memory on disk": {"algorithm": ob.CA2FL(cache=Disk())},
     "memory at the clients, decaying rate": {
-        "algorithm": ob.MIFA(cache=ClientSide(), schedule="inverse"),
+        "algorithm": ob.MIFA(cache=ClientSide()),
+        "client": ob.SGD(lr=0.2, schedule=ob.schedules.InverseDecay()),
         "scheduler": ob.schedulers.Available(),
         "environment": ob.Environment(delay=Constant(), availability=Bernoulli(probability=0.6)),
     },

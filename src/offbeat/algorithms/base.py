@@ -17,6 +17,7 @@ from offbeat.cache import UpdateCache
 from offbeat.errors import ConfigError
 from offbeat.messages import Job, Update
 from offbeat.options import Options, Positive
+from offbeat.schedules import ConstantRate, Schedule, as_schedule
 from offbeat.stateful import Stateful
 
 # Schedulers that an algorithm accepts, by name. The first one is the algorithm's default, so the order matters.
@@ -59,6 +60,8 @@ class Algorithm(Options, Stateful, ABC):
 
     eta: Positive = 1.0
     """Server learning rate η."""
+    eta_schedule: Schedule = field(default_factory=ConstantRate)
+    """Schedule of η over the effective steps: those that have moved x."""
     optimizer: ServerOptimizer = field(default_factory=Plain)
     """Server optimizer, which applies v to the model. `plain` is x ← x + η·v."""
 
@@ -66,10 +69,14 @@ class Algorithm(Options, Stateful, ABC):
     """Names of the schedulers that the algorithm supports. The first one is its default."""
     single_step: ClassVar[bool] = False
     """Whether the algorithm is defined for a single local step only."""
-    base_state_names: ClassVar[tuple[str, ...]] = ("x", "version", "received", "optimizer")
+    base_state_names: ClassVar[tuple[str, ...]] = ("x", "version", "effective_steps", "received", "optimizer")
 
     client_rule: ClassVar[str | None] = None
     """Name of the client rule that the algorithm requires, or None for any."""
+
+    def __post_init__(self) -> None:
+        self.eta_schedule = as_schedule(self.eta_schedule)
+        super().__post_init__()
 
     def start(
         self,
@@ -78,6 +85,7 @@ class Algorithm(Options, Stateful, ABC):
         seed: int = 0,
         participation: Callable[[int], float | None] = lambda _: None,
         updates: int | None = None,
+        local_schedule: Schedule | None = None,
     ) -> None:
         """Start a new run and discard the state of any earlier one.
 
@@ -87,11 +95,14 @@ class Algorithm(Options, Stateful, ABC):
             seed: The seed of the run.
             participation: Returns a client's probability of being available, or None if it is unknown.
             updates: The number of updates per step, or None if it varies.
+            local_schedule: The schedule of the local rate; constant when left out.
         """
         self.participation = participation
         self.updates = updates
+        self.local_schedule = local_schedule or ConstantRate()
         self.x = x
         self.version = 0
+        self.effective_steps = 0
         self.clients = clients
         self.seed = seed
         self.received = 0
@@ -202,11 +213,11 @@ class Algorithm(Options, Stateful, ABC):
 
     def rate(self) -> float:
         """Return the server learning rate of this step."""
-        return self.eta
+        return self.eta * self.eta_schedule.factor(self.effective_steps)
 
     def local_rate(self) -> float:
         """Return the factor on the local learning rate of a job sent now."""
-        return 1.0
+        return self.local_schedule.factor(self.effective_steps)
 
     def receive(self, job: Job, update: Update) -> None:
         """Accumulate an update and count it."""
@@ -226,5 +237,6 @@ class Algorithm(Options, Stateful, ABC):
             v = self.pseudo_gradient()
             if v is not None:
                 self.x = self.optimizer.step(self.x, v, self.rate())
+                self.effective_steps += 1
             self.received = 0
         self.version += 1

@@ -54,6 +54,7 @@ class FADAS(Algorithm):
 
     def pseudo_gradient(self) -> Tensor:
         """Return the mean of the buffered updates and compute η_t from their staleness."""
-        self.eta_t = self.eta if self.tau_max <= self.tau_c else self.eta / self.tau_max
+        eta = super().rate()
+        self.eta_t = eta if self.tau_max <= self.tau_c else eta / self.tau_max
         self.tau_max = 0
         return self.aggregator.aggregate()

@@ -5,7 +5,7 @@ Algorithm 1.
 
     A(t)   the devices that are available in round t; they train from x_t with the local rate η_t
     G^i    cache[i], the latest update of device i, rescaled to the full local rate: Δ_i/r
-    r_t    1/t with schedule = "inverse" (the paper's η_t = η_0/t), 1 with "constant"; t counts effective steps
+    r_t    the factor of `client.schedule`; the paper's η_t = η_0/t is schedule = "inverse"
     v      r_t · (1/N) Σ_i G^i over *all* N devices
 
 The theory requires every device to report once before the first step. With `wait_for_all`, x does not move until then,
@@ -16,7 +16,7 @@ form each device stores its own G^i and sends G_new − G_old: `cache = "client-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -34,21 +34,14 @@ class MIFA(Algorithm):
     """Cache of the G^i."""
     wait_for_all: bool = True
     """Whether the first step waits until every device has reported once."""
-    schedule: Literal["constant", "inverse"] = "constant"
-    """Local and server rate: constant, or divided by the number of effective steps."""
 
     schedulers: ClassVar[tuple[str, ...]] = ALL_AVAILABLE_FIRST
-    state_names: ClassVar[tuple[str, ...]] = ("cache", "t", "arrivals")
+    state_names: ClassVar[tuple[str, ...]] = ("cache", "arrivals")
 
     def reset(self) -> None:
-        """Start with an empty cache and t = 1."""
+        """Start with an empty cache."""
         self.cache.start(self.x, self.clients)
-        self.t = 1
         self.arrivals = 0
-
-    def local_rate(self) -> float:
-        """Return r_t."""
-        return 1.0 / self.t if self.schedule == "inverse" else 1.0
 
     def accumulate(self, job: Job, update: Update) -> None:
         """Set G^i ← Δ_i/r."""
@@ -60,6 +53,4 @@ class MIFA(Algorithm):
         """Return r_t times the mean of all G^i, or None while a device has not reported yet."""
         if self.wait_for_all and len(self.cache) < self.clients:
             return None
-        v = self.cache.mean * self.local_rate()
-        self.t += 1
-        return v
+        return self.cache.mean * self.local_rate()

@@ -6,7 +6,6 @@ active clients are always its first rows, and padding has weight zero in the los
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -165,7 +164,7 @@ def by_rule(rules: Sequence[ClientRule]) -> list[list[int]]:
     known: dict[int, ClientRule] = {}
     for position, rule in enumerate(rules):
         if id(rule) not in known:
-            known[id(rule)] = dataclasses.replace(rule, lr=1.0)
+            known[id(rule)] = rule.without_rate()
         groups.setdefault(known[id(rule)], []).append(position)
     return list(groups.values())
 

@@ -48,6 +48,7 @@ from offbeat.renames import reject_renamed_key, renamed_value
 from offbeat.runs.custom import CustomModel, CustomPartition, CustomSource, CustomTask, name_of, resolve
 from offbeat.runs.data import Data
 from offbeat.runs.experiment import Evaluation, Experiment
+from offbeat.schedules import SCHEDULES, CustomSchedule, Schedule
 from offbeat.scheduling import SCHEDULERS, Scheduler
 from offbeat.server.validation import UpdateValidator
 from offbeat.tasks import TASKS, Task
@@ -73,8 +74,15 @@ CHOICES: dict[type, Mapping[str, type]] = {
     Augment: AUGMENTS,
     Model: MODELS,
     Task: TASKS,
+    Schedule: SCHEDULES,
 }
-CUSTOM: dict[type, type] = {Source: CustomSource, Partition: CustomPartition, Model: CustomModel, Task: CustomTask}
+CUSTOM: dict[type, type] = {
+    Source: CustomSource,
+    Partition: CustomPartition,
+    Model: CustomModel,
+    Task: CustomTask,
+    Schedule: CustomSchedule,
+}
 
 
 def read(path: pathlib.Path) -> Table:
@@ -300,7 +308,7 @@ def describe(options: Options) -> Table:
     table: Table = {}
     kinds = next((choices for base, choices in CHOICES.items() if isinstance(options, base)), None)
     if type(options) in CUSTOM.values():
-        custom = cast("CustomModel | CustomSource | CustomPartition | CustomTask", options)
+        custom = cast("CustomModel | CustomSource | CustomPartition | CustomTask | CustomSchedule", options)
         return {"name": name_of(custom.make), **custom.options}
     if kinds is not None:
         table["name"] = next((name for name, kind in kinds.items() if type(options) is kind), name_of(type(options)))

@@ -72,6 +72,7 @@ def server_settings(assembly: Assembly, folder: pathlib.Path | None = None) -> S
         clients=context.data.clients,
         seed=experiment.seed,
         workload=assembly.workload,
+        local_schedule=experiment.client.schedule,
         extension=runtime.server_extension(),
         auxiliary_sizes=runtime.auxiliary_sizes(),
         outgoing=runtime.outgoing,

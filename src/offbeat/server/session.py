@@ -20,6 +20,7 @@ from offbeat.algorithms.workload import Workload
 from offbeat.environment import Environment
 from offbeat.errors import RunFolderError
 from offbeat.messages import Job, Update
+from offbeat.schedules import ConstantRate, Schedule
 from offbeat.scheduling import Scheduler
 from offbeat.server import checkpoint
 from offbeat.server.events import Outcome, Transport
@@ -96,6 +97,8 @@ class ServerSettings:
     seed: int
     workload: Callable[[int], Workload]
     """The work to ask of a client."""
+    local_schedule: Schedule = field(default_factory=ConstantRate)
+    """The schedule of the local rate."""
     extension: ServerExtension | None = None
     auxiliary_sizes: Mapping[str, int] = field(default_factory=dict)
     """Sizes of the vectors that an update carries in addition to Δ."""
@@ -131,7 +134,7 @@ class ServerSettings:
         )
         seed = self.seed if self.algorithm_seed is None else self.algorithm_seed(algorithm)
         participation = self.participation or self.environment.availability.probability_of
-        algorithm.start(self.x, self.clients, seed, participation, scheduler.updates)
+        algorithm.start(self.x, self.clients, seed, participation, scheduler.updates, self.local_schedule)
         if self.extension is not None:
             self.extension.start(self.x, self.clients)
         return loop

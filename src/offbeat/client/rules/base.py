@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from offbeat.errors import ConfigError
 from offbeat.options import NonNegative, Options, Positive, PositiveInt
+from offbeat.schedules import ConstantRate, Schedule, as_schedule
 from offbeat.server.extensions import ServerExtension
 
 State = dict[str, Tensor]
@@ -29,6 +30,8 @@ class ClientRule(Options, ABC):
 
     lr: Positive = 0.1
     """Local learning rate η_l."""
+    schedule: Schedule = field(default_factory=ConstantRate)
+    """Schedule of η_l over the effective steps of the server, which count the steps that have moved x."""
     batch_size: PositiveInt = 32
     """Examples per local step; a client with fewer uses all of them."""
     epochs: PositiveInt | None = None
@@ -48,6 +51,7 @@ class ClientRule(Options, ABC):
     """Whether a step treats every entry alike, so that it can be applied parameter by parameter."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", as_schedule(self.schedule))
         super().__post_init__()
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(f"{self.steps} given with epochs = {self.epochs}; set only one of the two", key="steps")
@@ -61,6 +65,10 @@ class ClientRule(Options, ABC):
     def stateless(self) -> bool:
         """Whether a step depends on nothing but y, g and x."""
         return not self.client_state
+
+    def without_rate(self) -> Self:
+        """Return the rule with a neutral learning rate: it is equal for rules that can share a stack."""
+        return replace(self, lr=1.0, schedule=ConstantRate())
 
     def local_steps(self, examples: int) -> int:
         """Return the number K of local steps for a client with the given number of examples."""

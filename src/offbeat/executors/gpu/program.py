@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import dataclasses
 import gc
 import logging
 import warnings
@@ -80,7 +79,7 @@ class Program:
         width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled once
         rows = padded(len(x))
         self._least = min(rows, 2 if compiled else 1)  # a single row would be compiled separately
-        self.rule = dataclasses.replace(rule, lr=1.0)
+        self.rule = rule.without_rate()
         self.x, self.y = _aligned(x, rows), _aligned(x, rows)
         self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
         self.state: State = {name: _aligned(value, rows) for name, value in state.items()}
@@ -103,7 +102,7 @@ class Program:
         """Return whether this program can run a stack."""
         steps, rows, width = self.weights.shape
         return (
-            self.rule == dataclasses.replace(rule, lr=1.0)
+            self.rule == rule.without_rate()
             and len(x) <= rows
             and len(batches) <= steps
             and batches.shape[2] <= width
@@ -217,7 +216,7 @@ class Programs:
         compiled: bool,
     ) -> Program:  # fmt: skip
         """Return a program that can run a stack; the arguments are those of `Program`."""
-        name = dataclasses.replace(rule, lr=1.0)
+        name = rule.without_rate()
         program = self._known.pop(name, None)
         if program is None or not program.fits(rule, x, batches, state):
             program = None  # frees its memory before the next one allocates
