@@ -16,6 +16,9 @@ from offbeat.algorithms import FedBuff as FedBuff
 from offbeat.algorithms import optimizers as optimizers
 from offbeat.client import rules as _rules
 from offbeat.client.rules import SGD as SGD
+from offbeat.client.rules import Adagrad as Adagrad
+from offbeat.client.rules import Adam as Adam
+from offbeat.client.rules import AdamW as AdamW
 from offbeat.client.rules import ClientRule as ClientRule
 from offbeat.compression import Compression as Compression
 from offbeat.data import Dataset as Dataset

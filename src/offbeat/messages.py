@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, dataclass_transform
@@ -54,6 +55,7 @@ class Update:
     examples: int  # number of the client's training examples
     wire_bytes: int  # size of the upload
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # auxiliary vectors
+    loss: float = math.nan  # mean training loss over the local steps; NaN if it is not known
 
 
 def parts(message: Any) -> dict[str, Any]:

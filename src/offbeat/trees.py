@@ -11,15 +11,19 @@ from torch.func import functional_call
 Tree = Any  # Tensor | Mapping[str, Tree] | list[Tree] | tuple[Tree, ...]
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+def map_tensors(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     """Return a tree of the same structure with the function applied to every tensor; other leaves stay as they are."""
-    if isinstance(tree, Tensor):
-        return function(tree)
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
+    """Return a tree of the same structure with the function applied to every leaf."""
     if isinstance(tree, Mapping):
-        return {name: map_tensors(function, value) for name, value in tree.items()}
+        return {name: map_leaves(function, value) for name, value in tree.items()}
     if isinstance(tree, tuple | list):
-        return type(tree)(map_tensors(function, value) for value in tree)
-    return tree
+        values = [map_leaves(function, value) for value in tree]
+        return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)  # a named tuple, or not
+    return function(tree)
 
 
 def tensors(tree: Tree) -> Iterator[Tensor]:

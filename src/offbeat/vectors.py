@@ -56,6 +56,8 @@ class Layout:
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """Return views (…, *shape) of a vector (…, d), one per parameter."""
         lead = flat.shape[:-1]
+        if not self.names:
+            return {}
         parts = torch.split(flat, self.sizes, dim=-1)
         return {n: part.view((*lead, *s)) for n, s, part in zip(self.names, self.shapes, parts, strict=True)}
 
@@ -67,6 +69,8 @@ class Layout:
     def read(self, module: nn.Module) -> Tensor:
         """Return the module's tensors as a new vector."""
         tensors = _tensors(module)
+        if not self.names:
+            return next(iter(tensors.values())).new_zeros(0)
         return self.flatten({name: tensors[name].detach() for name in self.names})
 
     def write(self, module: nn.Module, flat: Tensor) -> None:

@@ -41,6 +41,19 @@ def test_every_pass_covers_every_example_once(examples: int, batch_size: int, st
 
 
 @given(EXAMPLES, BATCHES, st.integers(1, 4), SEEDS)
+@settings(max_examples=100, deadline=None)
+def test_dropped_batches(examples: int, batch_size: int, epochs: int, seed: int) -> None:
+    """The full batches of every epoch are those with the short batch, which is left out."""
+    rule = SGD(batch_size=batch_size, epochs=epochs, drop_last=True)
+    positions, counts = plan(examples, batch_size, rule.local_steps(examples), seed, drop_last=True)
+    steps = SGD(batch_size=batch_size, epochs=epochs).local_steps(examples)
+    whole, all_counts = plan(examples, batch_size, steps, seed)
+    kept = all_counts == batch_size if examples >= batch_size else all_counts > 0
+    np.testing.assert_array_equal(positions, whole[kept])
+    np.testing.assert_array_equal(counts, all_counts[kept])
+
+
+@given(EXAMPLES, BATCHES, st.integers(1, 4), SEEDS)
 @settings(max_examples=50, deadline=None)
 def test_each_epoch_is_one_pass_over_the_data(examples: int, batch_size: int, epochs: int, seed: int) -> None:
     steps = SGD(batch_size=batch_size, epochs=epochs).local_steps(examples)

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from offbeat.client.rules import CLIENT_RULES, SGD, ClientRule, Dyn, Number, Prox, Scaffold, State
+from offbeat.client.local_step import clipped
+from offbeat.client.rules import (
+    CLIENT_RULES,
+    LOCAL_OPTIMIZERS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    ClientRule,
+    Dyn,
+    LocalOptimizer,
+    Number,
+    Prox,
+    Scaffold,
+    State,
+)
 from offbeat.errors import ConfigError
+from offbeat.runs import config
 
 D = 12
 RULES: list[ClientRule] = [
@@ -23,6 +40,13 @@ RULES: list[ClientRule] = [
     Scaffold(lr=0.05, weight_decay=0.1),
     Dyn(lr=0.05, alpha=0.3),
     Dyn(lr=0.05, alpha=0.3, weight_decay=0.1),
+    SGD(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+    Adam(lr=0.05, weight_decay=0.1),
+    AdamW(lr=0.05),
+    Adagrad(lr=0.05, weight_decay=0.1),
+    Prox(lr=0.05, mu=0.3, weight_decay=0.1, optimizer=SGD(momentum=0.9)),
+    Scaffold(lr=0.05, weight_decay=0.1, optimizer=AdamW()),
+    Dyn(lr=0.05, alpha=0.3, optimizer=Adagrad()),
 ]
 EVERY = pytest.mark.parametrize("rule", RULES, ids=str)
 
@@ -58,13 +82,31 @@ def walk(rule: ClientRule, x: Tensor, gradients: list[Tensor], lr: Number | None
     return y
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_sgd_is_torch_optim_sgd_step_by_step(momentum: float, weight_decay: float) -> None:
+THEIRS: list[tuple[LocalOptimizer, type[torch.optim.Optimizer], dict[str, Any]]] = [
+    (SGD(lr=0.05), torch.optim.SGD, {}),
+    (SGD(lr=0.05, momentum=0.9), torch.optim.SGD, {"momentum": 0.9}),
+    (SGD(lr=0.05, weight_decay=0.1), torch.optim.SGD, {"weight_decay": 0.1}),
+    (SGD(lr=0.05, momentum=0.9, weight_decay=0.1), torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
+    (SGD(lr=0.05, momentum=0.9, nesterov=True), torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    (Adam(), torch.optim.Adam, {}),
+    (Adam(beta1=0.8, beta2=0.95, epsilon=1e-3), torch.optim.Adam, {"betas": (0.8, 0.95), "eps": 1e-3}),
+    (Adam(lr=0.05, weight_decay=0.1), torch.optim.Adam, {"weight_decay": 0.1}),
+    (AdamW(), torch.optim.AdamW, {}),
+    (AdamW(lr=0.05, weight_decay=0.2), torch.optim.AdamW, {"weight_decay": 0.2}),
+    (Adagrad(), torch.optim.Adagrad, {}),
+    (Adagrad(lr=0.05, weight_decay=0.1, epsilon=1e-3), torch.optim.Adagrad, {"weight_decay": 0.1, "eps": 1e-3}),
+]
+
+
+@pytest.mark.parametrize(("rule", "kind", "options"), THEIRS, ids=lambda value: str(value)[:60])
+def test_an_optimizer_is_that_of_torch_step_by_step(
+    rule: LocalOptimizer, kind: type[torch.optim.Optimizer], options: dict[str, Any]
+) -> None:
+    """With the options that are left out, the defaults are the same as well."""
     f = Quadratic(seed=0)
     theirs = f.start.clone().requires_grad_()
-    optimizer = torch.optim.SGD([theirs], lr=0.05, momentum=momentum, weight_decay=weight_decay)
-    rule = SGD(lr=0.05, momentum=momentum, weight_decay=weight_decay)
+    rate: dict[str, Any] = {} if rule.lr == type(rule)().lr and not isinstance(rule, SGD) else {"lr": rule.lr}
+    optimizer: Any = kind([theirs], **rate, **options)
     ours, state = f.start, rule.begin(f.start, {}, {})
     for _ in range(30):
         optimizer.zero_grad()
@@ -163,7 +205,7 @@ def test_a_rule_sends_and_keeps_what_it_declares(rule: ClientRule) -> None:
     assert (rule.server() is not None) == isinstance(rule, Scaffold)
 
 
-@pytest.mark.parametrize("kind", CLIENT_RULES.values(), ids=CLIENT_RULES)
+@pytest.mark.parametrize("kind", [kind for kind in CLIENT_RULES.values() if kind is not AdamW], ids=lambda k: k.name)
 def test_weight_decay_is_added_to_the_gradient(kind: type[ClientRule]) -> None:
     f = Quadratic(seed=5)
     y, g = f.start + 1, f.gradient(f.start)
@@ -245,7 +287,8 @@ def test_epochs_and_steps_exclude_each_other() -> None:
 
 
 def test_names_and_bounds() -> None:
-    assert {"sgd": SGD, "prox": Prox, "scaffold": Scaffold, "dyn": Dyn} == CLIENT_RULES
+    assert list(CLIENT_RULES) == ["sgd", "adam", "adamw", "adagrad", "prox", "scaffold", "dyn"]
+    assert all(kind.name == name for name, kind in CLIENT_RULES.items())
     for kind in CLIENT_RULES.values():
         for field in ("lr", "batch_size", "epochs", "steps"):
             with pytest.raises(ConfigError, match=f"{field}: 0 is not "):
@@ -256,3 +299,86 @@ def test_names_and_bounds() -> None:
         Dyn(alpha=0)
     with pytest.raises(ConfigError, match="momentum: -1"):
         SGD(momentum=-1)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), Adam(), AdamW(), Adagrad()], ids=lambda rule: rule.name)
+def test_a_correction_is_its_optimizer_on_another_gradient(optimizer: LocalOptimizer) -> None:
+    """Prox equals the optimizer alone on the gradients g + μ(y − x), which are recorded on the way."""
+    f, mu = Quadratic(seed=1), 0.3
+    rule, alone = Prox(lr=0.05, mu=mu, optimizer=optimizer), replace(optimizer, lr=0.05, weight_decay=0.0)
+    y, state = f.start, rule.begin(f.start, {}, {})
+    z, own = f.start, alone.begin(f.start, {}, {})
+    for _ in range(6):
+        g = f.gradient(y)
+        z, own = alone.step(z, g + mu * (y - f.start), f.start, 0.05, own)
+        y, state = rule.step(y, g, f.start, 0.05, state)
+        torch.testing.assert_close(y, z, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", LOCAL_OPTIMIZERS.values(), ids=LOCAL_OPTIMIZERS)
+def test_scaffolds_control_variate_is_the_mean_local_gradient(optimizer: type[LocalOptimizer]) -> None:
+    f, rule = Quadratic(seed=2), Scaffold(lr=0.05, weight_decay=0.1, optimizer=optimizer())
+    y, state, seen = f.start, begin(rule, f.start), []
+    for _ in range(5):
+        g = f.gradient(y)
+        seen.append(g if rule.optimizer.decoupled else g + 0.1 * y)
+        y, state = rule.step(y, g.clone(), f.start, 0.05, state)
+    sent, kept = rule.finish(y, f.start, 0.05, 5.0, state)
+    torch.testing.assert_close(kept["c_i"], torch.stack(seen).mean(dim=0), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(sent["change"], kept["c_i"] - state["c_i"], rtol=1e-10, atol=1e-10)
+
+
+def test_scaffold_at_a_rate_of_zero_keeps_its_control_variate() -> None:
+    """A schedule may end at zero; then y = x tells nothing about the gradient."""
+    x = torch.ones((2, D))
+    rule = Scaffold()
+    state = begin(rule, x)
+    for lr, rows in ((0.0, slice(None)), (torch.tensor([[0.0], [0.1]]), slice(0, 1))):
+        sent, kept = rule.finish(x, x, lr, 3.0, state)
+        assert torch.equal(sent["change"][rows], torch.zeros_like(x[rows]))
+        assert torch.equal(kept["c_i"][rows], state["c_i"][rows])
+
+
+def test_shared_options_belong_to_the_rule_not_to_its_optimizer() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer\.lr: it is an option of the rule.*set client\.lr"):
+        Prox(optimizer=Adam(lr=0.5))
+    with pytest.raises(ConfigError, match=r"optimizer\.batch_size"):
+        Scaffold(optimizer=SGD(batch_size=8))
+    with pytest.raises(ConfigError, match="nesterov: true, but there is no momentum"):
+        SGD(nesterov=True)
+    table = {"client": {"name": "prox", "mu": 0.2, "lr": 0.01, "optimizer": {"name": "adamw", "beta2": 0.9}}}
+    rule = config.parse(table).client
+    assert rule == Prox(mu=0.2, lr=0.01, optimizer=AdamW(beta2=0.9))
+    described = config.describe(config.parse(table))["client"]
+    assert described["optimizer"] == {"name": "adamw", "beta1": 0.9, "beta2": 0.9, "epsilon": 1e-08}
+    assert config.parse({"client": described}).client == rule
+
+
+def test_clipping_scales_a_gradient_to_the_norm() -> None:
+    rng = torch.Generator().manual_seed(0)
+    parts = [torch.randn((3, 4, 2), generator=rng), None, torch.randn((3, 5), generator=rng)]
+    parts[0][2] *= 1e-3  # type: ignore[index]
+    parts[2][2] *= 1e-3  # type: ignore[index]
+    scaled = clipped(parts, 0.5)
+    assert scaled[1] is None
+    for row in range(3):
+        own = [p[row].clone().requires_grad_() for p in parts if p is not None]
+        for leaf, p in zip(own, [p for p in parts if p is not None], strict=True):
+            leaf.grad = p[row].clone()
+        torch.nn.utils.clip_grad_norm_(own, 0.5)
+        for leaf, found in zip(own, [p for p in scaled if p is not None], strict=True):
+            torch.testing.assert_close(found[row], leaf.grad)
+    assert torch.equal(scaled[2][2], parts[2][2]), "shorter gradients stay as they are"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("values", "examples", "expected"),
+    [
+        ({"epochs": 2, "batch_size": 8, "drop_last": True}, 20, 4),
+        ({"epochs": 2, "batch_size": 8, "drop_last": True}, 5, 2),  # its only batch
+        ({"epochs": 1, "batch_size": 4, "accumulate": 2}, 20, 3),
+        ({"epochs": 1, "batch_size": 4, "accumulate": 2, "drop_last": True}, 20, 2),
+    ],
+)
+def test_steps_with_dropped_and_accumulated_batches(values: dict[str, Any], examples: int, expected: int) -> None:
+    assert SGD(**values).local_steps(examples) == expected

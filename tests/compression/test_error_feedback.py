@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from offbeat.client.context import TrainingContext
 from offbeat.client.rules import SGD
 from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import Trained
 from offbeat.compression import QSGD, Codec, Compression, RandomK, Raw, Sign, TopK, Uniform
 from offbeat.data import PartitionedDataset, from_arrays
 from offbeat.errors import ConfigError
@@ -41,7 +42,7 @@ def send(to: ClientRuntime, client: int, number: int, delta: Tensor, rate: float
     job = Job(
         id=number, client=client, version=0, x=torch.zeros(20), steps=1, seed=key(client, number), compression_rate=rate
     )
-    result = to.finish(job, delta, {}, {})
+    result = to.finish(job, Trained(True, delta, {}, {}, 0.0))
     assert result.wire_bytes == to.compression.upload.size(to.context.layout, rate)
     return result.delta
 

@@ -33,6 +33,21 @@ def settings(**more: Any) -> dict[str, Any]:
     return base | more
 
 
+class Scaled(nn.Module):
+    """A module with a parameter of its own, which has no stacked form."""
+
+    shift: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(12, 3), nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("shift", torch.ones(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.scale * self.layer(x + self.shift)
+        return out
+
+
 class Mixing(nn.Module):
     """An example's output depends on the rest of its batch."""
 
@@ -81,7 +96,7 @@ class Counting(nn.Module):
     "module",
     [
         Counting(),
-        nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, 3)),
+        nn.Sequential(nn.BatchNorm1d(12), Scaled()),
         nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(12, 3))),
     ],
     ids=["counter", "batch norm", "spectral norm"],
@@ -92,17 +107,12 @@ def test_buffers_that_training_changes_are_not_stacked(module: nn.Module) -> Non
     assert ob.run(**settings(model=module, executor="sequential")).summary["rounds"] > 0
 
 
+@pytest.mark.parametrize("model", [nn.BatchNorm1d(12), Scaled()], ids=["batch norm", "own parameter"])
+def test_models_that_can_be_stacked(model: nn.Module) -> None:
+    module = nn.Sequential(model, nn.Linear(3 if isinstance(model, Scaled) else 12, 3))
+    one, stacked = (ob.run(**settings(model=module, executor=name)) for name in ("sequential", "vectorized"))
+    torch.testing.assert_close(stacked.x, one.x, rtol=1e-4, atol=1e-5)
+
+
 def test_constant_buffers_and_scalars_are_fine() -> None:
-    class Scaled(nn.Module):
-        shift: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.scale = nn.Linear(12, 3), nn.Parameter(torch.tensor(1.0))
-            self.register_buffer("shift", torch.ones(12))
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.scale * self.layer(x + self.shift)
-            return out
-
     assert ob.run(**settings(model=Scaled, executor="vectorized")).summary["executor"] == "vectorized"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import offbeat as ob
 from offbeat.algorithms import Algorithm
@@ -21,6 +23,7 @@ from offbeat.messages import Job
 from offbeat.models import LR, MLP
 
 N, STEPS = 12, 6
+WORK: dict[str, Any] = {"steps": STEPS, "batch_size": 16}
 
 
 def run(algorithm: Algorithm, **more: Any) -> ob.Result:
@@ -79,7 +82,7 @@ def _dsgd_by_hand(rounds: int) -> tuple[torch.Tensor, torch.Tensor]:
             for batches, counts in plans:
                 index = torch.from_numpy(batches[t][: counts[t]])
                 weight = torch.full((1, len(index)), 1 / len(index), dtype=torch.float64)
-                grads.append(executor.stack.gradient(expected[None], index[None], weight)[0])
+                grads.append(executor.stack.gradient(expected[None], index[None], weight)[0][0])
             expected = expected - 0.1 * torch.stack(grads).mean(dim=0)
         x = x + torch.stack([u.delta for u in executor.train(jobs)]).mean(dim=0)
     return x, expected
@@ -122,7 +125,7 @@ def test_a_round_against_a_plain_transcription_of_the_box() -> None:
             index = torch.from_numpy(batches[used[client]][: counts[used[client]]])
             weight = torch.full((1, len(index)), 1 / len(index), dtype=torch.float64)
             models[client] = (
-                models[client] - 0.1 * executor.stack.gradient(models[client][None], index[None], weight)[0]
+                models[client] - 0.1 * executor.stack.gradient(models[client][None], index[None], weight)[0][0]
             )
             used[client] += 1
         models = [sum(float(w[i, j]) * models[j] for j in range(N)) for i in range(N)]  # type: ignore[misc]
@@ -201,11 +204,12 @@ def test_a_larger_rho_is_slower() -> None:
     ids=lambda r: type(r).__name__,
 )
 def test_decentralized_rules_learn_without_a_server(rule: Algorithm) -> None:
-    lr = 0.005 if isinstance(rule, ob.algorithms.DAdam) else 0.1
+    adam = isinstance(rule, ob.algorithms.DAdam)
+    client: ob.ClientRule = ob.Adam(lr=0.005, **WORK) if adam else ob.SGD(lr=0.1, **WORK)
     result = run(
         rule,
         scheduler=ob.schedulers.Available(),
-        client=ob.SGD(lr=lr, steps=STEPS, batch_size=16),
+        client=client,
         rounds=25,
         partition=ob.partitions.IID(),
     )
@@ -262,8 +266,7 @@ def test_pga_averages_over_all_clients_every_h_steps() -> None:
     ("more", "expected"),
     [
         ({"client": ob.SGD(epochs=1)}, "client.steps: gossip needs the same number"),
-        ({"client": ob.SGD(steps=2, momentum=0.9)}, "client.name: gossip supports plain steps only"),
-        ({"client": ob.client_rules.Scaffold(steps=2)}, "client.name: gossip supports plain steps only"),
+        ({"client": ob.client_rules.Scaffold(steps=2)}, "client.name: gossip has no server with which this rule"),
         (
             {"scheduler": ob.Rounds(concurrency=5), "algorithm": ob.algorithms.CAFGA(clusters=3)},
             "cannot be divided evenly",
@@ -293,7 +296,7 @@ def test_pga_averages_over_all_clients_every_h_steps() -> None:
                 "scheduler": ob.schedulers.Available(),
                 "client": ob.client_rules.Prox(steps=2),
             },
-            r"client\.name: clients of this algorithm take Adam steps",
+            r"client\.name: DAdam requires the client rule 'adam'",
         ),
     ],
 )
@@ -305,12 +308,68 @@ def test_what_a_network_cannot_do_is_refused(more: dict[str, Any], expected: str
 def test_a_network_is_resumed_exactly(tmp_path: Any) -> None:
     from tests.support import interrupt_after
 
-    for rule, scheduler in (
-        (ob.algorithms.AFGA(), ob.Rounds(concurrency=4)),
-        (ob.algorithms.DAdam(), ob.schedulers.Available()),
+    for rule, scheduler, client in (
+        (ob.algorithms.AFGA(), ob.Rounds(concurrency=4), ob.SGD(lr=0.1, **WORK)),
+        (ob.algorithms.DAdam(), ob.schedulers.Available(), ob.Adam(**WORK)),
+        (ob.algorithms.DSGD(), ob.schedulers.Available(), ob.SGD(lr=0.1, momentum=0.9, **WORK)),
     ):
         out = tmp_path / type(rule).__name__
-        whole = run(rule, scheduler=scheduler, model=MLP(hidden=(8,)))
+        settings: dict[str, Any] = {"scheduler": scheduler, "model": MLP(hidden=(8,)), "client": client}
+        whole = run(rule, **settings)
         with pytest.raises(KeyboardInterrupt):
-            run(rule, scheduler=scheduler, model=MLP(hidden=(8,)), out=out, watch=interrupt_after(6))
+            run(rule, **settings, out=out, watch=interrupt_after(6))
         assert torch.equal(ob.resume(out).x, whole.x)
+
+
+def test_batch_norm_in_a_network_against_one_client_after_the_other() -> None:
+    """Every client has its own statistics; models and statistics are mixed alike after every step."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6 * N, 7)), rng.integers(3, size=6 * N)
+    dataset = ob.from_arrays(x, y, x[:9], y[:9], classes=3)
+    object.__setattr__(dataset, "x", torch.from_numpy(x))
+    data = PartitionedDataset.of(dataset, np.array_split(np.arange(6 * N), N))
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).double()
+    rule = ob.SGD(lr=0.1, steps=3, batch_size=4)  # batches of four and two
+    work = ClientRuntime(TrainingContext(copy.deepcopy(module), data, rule, torch.device("cpu")))
+    executor = Gossip(work, Network(topology=Ring()), seed=5)
+    layout, buffers = work.context.layout, work.context.buffers
+    start, b = layout.read(module), buffers.read(module) + 1
+    jobs = [Job(i, i, 0, start, 3, seed=i, extra={"buffers": b}) for i in range(N)]
+    models, statistics = start.repeat(N, 1), b.repeat(N, 1)
+    plans = [work.context.plan(job) for job in jobs]
+    for t in range(3):
+        for i, (batches, counts) in enumerate(plans):
+            layout.write(module, models[i])
+            buffers.write(module, statistics[i])
+            index = torch.from_numpy(batches[t][: counts[t]])
+            loss = nn.functional.cross_entropy(module.train()(dataset.x[index]), dataset.y[index])
+            g = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
+            models[i] = layout.read(module) - 0.1 * g
+            statistics[i] = buffers.read(module)
+        models, statistics = executor.matrix @ models, executor.matrix @ statistics
+    for update in executor.train(jobs):
+        torch.testing.assert_close(update.delta, models[update.client] - start, rtol=1e-9, atol=1e-11)
+        # The module of the reference counts its batches in integers.
+        same = torch.tensor(["tracked" not in name for name in buffers.names]).repeat_interleave(
+            torch.tensor(buffers.sizes)
+        )
+        torch.testing.assert_close(
+            update.extra["buffers"][same], statistics[update.client][same], rtol=1e-9, atol=1e-11
+        )
+
+
+def test_afga_learns_with_batch_norm_and_is_resumed_exactly(tmp_path: Any) -> None:
+    from tests.support import interrupt_after
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+
+    settings: dict[str, Any] = {"model": model, "client": ob.SGD(lr=0.5, drop_last=True, **WORK)}
+    whole = run(ob.algorithms.AFGA(), **settings)
+    assert whole.accuracy > 0.5
+    with pytest.raises(KeyboardInterrupt):
+        run(ob.algorithms.AFGA(), **settings, out=tmp_path / "run", watch=interrupt_after(6))
+    again = run(ob.algorithms.AFGA(), **settings, out=tmp_path / "run", resume=True)
+    assert torch.equal(again.x, whole.x)
+    assert [line["loss"] for line in again.metrics] == [line["loss"] for line in whole.metrics]

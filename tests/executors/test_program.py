@@ -60,7 +60,8 @@ def test_rules_by_turns_keep_their_programs() -> None:
 
     def get(decay: float, lr: float = 0.1, n: int = 6) -> Program:
         rule = SGD(lr=lr, batch_size=8, weight_decay=decay)
-        return programs.get(Stack(w.context).loss_of, w.context.layout, rule, x[:n], batches[:, :n], {}, None, False)
+        losses = Stack(w.context).losses
+        return programs.get(losses, w.context.layout, rule, x[:n], batches[:, :n], {}, None, None, False)
 
     first, second = get(0.0), get(0.1)
     assert first is not second

@@ -192,7 +192,7 @@ def test_running_statistics() -> None:
     w, twin = work(RULES[0], module), work(RULES[0], copy.deepcopy(module))
     job = replace(jobs(w)[2], extra={"buffers": w.context.buffers.read(w.context.module) + 0.5})
     with contextlib.closing(Ray(twin)) as executor:
-        assert all_same(EXECUTORS["sequential"](w).train([job]), executor.train([job]))
+        assert all_same(EXECUTORS["vectorized"](w).train([job]), executor.train([job]))
         workers = pids(executor)
     assert all(gone(pid) for pid in workers)
     assert len(workers) == 1, "not more workers than jobs"

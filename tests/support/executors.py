@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.client.context import TrainingContext
-from offbeat.client.rules import SGD, ClientRule, Dyn, Prox, Scaffold
+from offbeat.client.rules import SGD, Adagrad, Adam, AdamW, ClientRule, Dyn, Prox, Scaffold
 from offbeat.client.runtime import ClientRuntime
 from offbeat.data import PartitionedDataset, from_arrays
 from offbeat.executors import EXECUTORS
@@ -65,6 +65,12 @@ RULES = [
     Prox(lr=0.1, epochs=3, batch_size=5, mu=0.5),
     Scaffold(lr=0.1, epochs=2, batch_size=8, weight_decay=1e-2),
     Dyn(lr=0.1, epochs=2, batch_size=8, alpha=0.2),
+    SGD(lr=0.1, epochs=2, batch_size=4, accumulate=3, clip_norm=0.5),
+    Adam(lr=0.01, epochs=2, batch_size=8, clip_norm=0.5),
+    AdamW(lr=0.01, epochs=2, batch_size=3, accumulate=2, drop_last=True),
+    Adagrad(lr=0.01, epochs=2, batch_size=8),
+    Prox(lr=0.1, epochs=2, batch_size=8, mu=0.5, optimizer=SGD(momentum=0.9, nesterov=True)),
+    Scaffold(lr=0.01, epochs=2, batch_size=8, weight_decay=1e-2, optimizer=Adam()),
 ]
 
 

@@ -8,7 +8,8 @@
     PGA     DSGD, and X ← 11ᵀ/N X every H steps            Chen et al., ICML 2021
 
 A round is `client.steps` steps of all clients. x is the mean of all models; it is evaluated but never sent. The models
-stay with the clients (`offbeat.executors.gossip`).
+stay with the clients (`offbeat.executors.gossip`). DSGD and PGA take the steps of any client rule without state of
+its own; DAdam needs `adam`.
 
 Deviations: the published variants of DAdam differ in what they mix. Here the models are mixed and the moments are not.
 """
@@ -53,23 +54,21 @@ class _Decentralized(Algorithm):
         """Return the mean change of all models."""
         return self.mean.aggregate()
 
-
-@dataclass(kw_only=True)
-class DSGD(_Decentralized):
-    """DSGD (Lian et al., NeurIPS 2017): local SGD steps and averaging with the neighbors."""
-
     def network(self) -> Network:
         """Return a network in which the clients keep their own models."""
         return Network(topology=self.topology, restarts=False, peer_seconds=self.peer_seconds)
 
 
 @dataclass(kw_only=True)
-class DAdam(_Decentralized):
-    """DAdam (Nazari et al. 2019; Chen et al. 2021): DSGD with local Adam steps."""
+class DSGD(_Decentralized):
+    """DSGD (Lian et al., NeurIPS 2017): local SGD steps and averaging with the neighbors."""
 
-    def network(self) -> Network:
-        """Return a network in which the clients take Adam steps."""
-        return Network(topology=self.topology, restarts=False, local="adam", peer_seconds=self.peer_seconds)
+
+@dataclass(kw_only=True)
+class DAdam(_Decentralized):
+    """DAdam (Nazari et al. 2019; Chen et al. 2021): DSGD with local Adam steps, whose moments the clients keep."""
+
+    client_rule: ClassVar[str | None] = "adam"
 
 
 @dataclass(kw_only=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offbeat.aggregation import Aggregator, Mean
 from offbeat.algorithms.base import ALL_ROUNDS_FIRST, Algorithm
-from offbeat.algorithms.optimizers import Adam, AMSGrad, Momentum, ServerOptimizer, Yogi
+from offbeat.algorithms.optimizers import AMSGrad, Momentum, ServerAdam, ServerOptimizer, Yogi
 from offbeat.messages import Job, Update
 from offbeat.options import Positive
 
@@ -58,7 +58,7 @@ class FedAvgM(_FedOpt):
 class FedAdam(_FedOpt):
     """FedAdam (Reddi et al., ICLR 2021): FedAvg with Adam at the server."""
 
-    optimizer: ServerOptimizer = field(default_factory=Adam)
+    optimizer: ServerOptimizer = field(default_factory=ServerAdam)
 
 
 @dataclass(kw_only=True)

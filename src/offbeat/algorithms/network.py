@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from offbeat.algorithms.topology import Topology
 
@@ -25,9 +24,8 @@ class Network:
     peer_seconds: float = 0.0
     """Virtual seconds per exchange between clients."""
     restarts: bool = True
-    """Whether all clients start each round at x. In a decentralized algorithm they continue from their own models."""
-    local: Literal["rule", "adam"] = "rule"
-    """Local step: that of the client rule, or Adam with moments that each client keeps."""
+    """Whether all clients start each round at x. In a decentralized algorithm they continue from their own models, with
+    the state of their optimizers."""
     average_every: int = 0
     """Steps between two averages over all clients, or 0 for none."""
 

@@ -115,7 +115,7 @@ class _Adaptive(ServerOptimizer):
 
 
 @dataclass(kw_only=True)
-class Adam(_Adaptive):
+class ServerAdam(_Adaptive):
     """Adam: s ← β₂·s + (1 − β₂)·v²."""
 
     def second(self, v: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class AMSGrad(_Adaptive):
 OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "plain": Plain,
     "momentum": Momentum,
-    "adam": Adam,
+    "adam": ServerAdam,
     "yogi": Yogi,
     "amsgrad": AMSGrad,
 }

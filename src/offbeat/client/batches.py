@@ -7,23 +7,29 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.client.rules import steps_per_epoch
 from offbeat.random import key, random_uint64
 
 Indices = NDArray[np.int64]
 
 
-def plan(examples: int, batch_size: int, steps: int, seed: int) -> tuple[Indices, Indices]:
+def plan(examples: int, batch_size: int, steps: int, seed: int, *, drop_last: bool = False) -> tuple[Indices, Indices]:
     """Return a job's batches: positions (steps, B) in the client's data and the valid count per row (steps,).
 
     The data is reshuffled for every epoch, and the last batch of an epoch may be short, as with an ordinary data
-    loader. Short rows are padded with 0.
+    loader; with `drop_last` it is dropped, unless it is the only one. Short rows are padded with 0.
     """
-    positions, counts = plans([examples], batch_size, [steps], [seed])
+    positions, counts = plans([examples], batch_size, [steps], [seed], drop_last=drop_last)
     return positions[:, 0], counts[:, 0]
 
 
 def plans(
-    examples: Sequence[int], batch_size: int, steps: Sequence[int], seeds: Sequence[int]
+    examples: Sequence[int],
+    batch_size: int,
+    steps: Sequence[int],
+    seeds: Sequence[int],
+    *,
+    drop_last: bool = False,
 ) -> tuple[Indices, Indices]:
     """Return the batches of many jobs: positions (most steps, jobs, B) and valid counts (most steps, jobs).
 
@@ -37,14 +43,15 @@ def plans(
     for size in np.unique(sizes):
         jobs = np.flatnonzero(sizes == size)
         width = min(batch_size, int(size))
-        per_pass = -(-int(size) // width)
+        per_pass = steps_per_epoch(int(size), width, drop_last)
         passes = -(-int(asked[jobs].max()) // per_pass)
         order = np.zeros((len(jobs), passes, per_pass * width), dtype=np.int64)
         random = random_uint64(streams[jobs], passes * int(size)).reshape(len(jobs), passes, -1)
-        order[..., :size] = random.argsort(axis=-1)
+        used = min(int(size), per_pass * width)
+        order[..., :used] = random.argsort(axis=-1)[..., :used]
         rows = order.reshape(len(jobs), -1, width)[:, : asked[jobs].max()]
         count = np.full((passes, per_pass), width)
-        count[:, -1] = size - width * (per_pass - 1)
+        count[:, -1] = used - width * (per_pass - 1)
         taken = np.arange(rows.shape[1])[:, None] < asked[jobs]
         positions[: rows.shape[1], jobs, :width] = rows.transpose(1, 0, 2) * taken[..., None]
         counts[: rows.shape[1], jobs] = count.reshape(-1)[: rows.shape[1], None] * taken

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from offbeat.client.batches import plans
 from offbeat.client.rules import ClientRule
 from offbeat.data import Augment, FederatedData
-from offbeat.errors import DivergenceError
+from offbeat.errors import ConfigError, DivergenceError
 from offbeat.messages import Job
 from offbeat.random import stream
+from offbeat.server.extensions import BUFFERS
 from offbeat.tasks import Classification, Task
 from offbeat.trees import Tree, call, map_tensors
 from offbeat.vectors import Layout
@@ -62,6 +63,51 @@ class TrainingContext:
         """Return the number of local steps that the rule prescribes for a client's data."""
         return self.rule.local_steps(self.data.size(client))
 
+    def received_buffers(self, extra: dict[str, Tensor]) -> Tensor | None:
+        """Take the running statistics (…, b) out of what clients received, as their modules store them.
+
+        A module counts its batches in integers; the mean of several counters need not be one.
+        """
+        buffers = extra.pop(BUFFERS, None)
+        if buffers is None or not self._integer_buffers.any():
+            return buffers
+        return torch.where(self._integer_buffers, buffers.trunc(), buffers)
+
+    @functools.cached_property
+    def _integer_buffers(self) -> Tensor:
+        """Which entries of the vector of buffers are integers in the module."""
+        kinds = dict(self.module.named_buffers())
+        whole = [not kinds[name].is_floating_point() for name in self.buffers.names]
+        sizes = torch.tensor(self.buffers.sizes, device=self.device)
+        return torch.tensor(whole, device=self.device).repeat_interleave(sizes)
+
+    def check_batches(self) -> None:
+        """Check that no client has a batch with a single example if the model cannot be trained on one.
+
+        Raises:
+            ConfigError: A client has; the message names the client and the remedies.
+        """
+        rule, sizes = self.rule, np.asarray(self.data.sizes)
+        whole = (sizes >= rule.examples_per_step) & rule.drop_last
+        last = np.where(whole, 0, sizes % rule.examples_per_step)
+        alone = np.flatnonzero((last % rule.batch_size == 1) | (rule.batch_size == 1))
+        if len(alone) and self._needs_pairs():
+            raise ConfigError(
+                f"client {alone[0]} has a batch of one example, on which BatchNorm cannot be trained: set "
+                "client.drop_last = true or another client.batch_size, and give every client two examples",
+                key="client.batch_size",
+            )
+
+    def _needs_pairs(self) -> bool:
+        """Return whether a BatchNorm layer refuses a single example, as it does for vectors."""
+        if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.module.modules()):
+            return False
+        try:
+            call(copy.deepcopy(self.module).train(), self.first_inputs(1))
+        except ValueError:
+            return True
+        return False
+
     def plan(self, job: Job) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return a job's batches (steps, B) and the number of valid examples in each.
 
@@ -73,7 +119,8 @@ class TrainingContext:
     def plans(self, jobs: Sequence[Job]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the batches of many jobs (most steps, jobs, B) and their valid counts (most steps, jobs)."""
         sizes = [self.data.size(job.client) for job in jobs]
-        positions, counts = plans(sizes, self.rule.batch_size, [job.steps for job in jobs], [job.seed for job in jobs])
+        steps, seeds = [job.steps for job in jobs], [job.seed for job in jobs]
+        positions, counts = plans(sizes, self.rule.examples_per_step, steps, seeds, drop_last=self.rule.drop_last)
         batches = self.data.at([job.client for job in jobs], positions)
         return batches if self.augment is None else self._augmented(self.augment, jobs, sizes, batches), counts
 
@@ -82,7 +129,7 @@ class TrainingContext:
     ) -> NDArray[np.int64]:
         """Append each example's random draws, taken from the job's own stream, whatever else is in the stack."""
         draws_per_job = [
-            augment.draw(stream(job.seed, "augment"), (job.steps, min(self.rule.batch_size, size)))
+            augment.draw(stream(job.seed, "augment"), (job.steps, min(self.rule.examples_per_step, size)))
             for job, size in zip(jobs, sizes, strict=True)
         ]
         examples = np.zeros((*batches.shape, 1 + draws_per_job[0].shape[-1]), dtype=np.int64)

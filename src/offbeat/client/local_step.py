@@ -43,6 +43,8 @@ class GradientFactors:
 class LocalStepper:
     """Performs the local steps of one job (d,) or of a stack of jobs (n, d).
 
+    A step is `leaves`, then `backward` for each batch of the step, then `advance`.
+
     Args:
         rule: The local rule.
         layout: Layout of the model's vector.
@@ -59,17 +61,27 @@ class LocalStepper:
         widths = layout.sizes if self.apart else [layout.dim]
         self.xs = torch.split(x, widths, dim=-1)
         self.ys = list(self.xs)
-        cut = {name: torch.split(value, widths, dim=-1) for name, value in state.items()}
-        self.states: list[State] = [{name: parts[i] for name, parts in cut.items()} for i in range(len(widths))]
+        self.whole = {name for name, value in state.items() if value.shape[-1] != layout.dim}  # such as counters
+        cut = {name: torch.split(value, widths, dim=-1) for name, value in state.items() if name not in self.whole}
+        shared = {name: state[name] for name in self.whole}
+        self.states: list[State] = [
+            shared | {name: parts[i] for name, parts in cut.items()} for i in range(len(widths))
+        ]
         self.bare = rule.plain and not rule.weight_decay  # a missing gradient means no change
-        self.factors = factors if self.apart and self.bare else None
+        self.factors = factors if self.apart and self.bare and rule.clip_norm is None else None
+        self._leaves: list[Tensor] = []
+        self._gradients: list[Tensor | None] = []
+        self._products: list[tuple[int, Tensor, Tensor]] = []
 
     def leaves(self, rows: int | None = None) -> list[Tensor]:
-        """Return the tensors to differentiate with respect to, for the first rows."""
-        return [y[:rows].detach().requires_grad_() for y in self.ys]
+        """Begin a step: return the tensors to differentiate with respect to, for the first rows."""
+        self._leaves = [y[:rows].detach().requires_grad_() for y in self.ys]
+        self._gradients, self._products = [], []
+        return self._leaves
 
-    def parameters(self, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
+    def parameters(self) -> dict[str, Tensor]:
         """Return the leaves as named parameters of the model."""
+        leaves = self._leaves
         if not self.apart:
             return self.layout.unflatten(leaves[0])
         if self.factors is not None:
@@ -77,18 +89,28 @@ class LocalStepper:
         named = zip(self.layout.names, self.layout.shapes, leaves, strict=True)
         return {name: leaf.view((*leaf.shape[:-1], *shape)) for name, shape, leaf in named}
 
-    @torch.no_grad()
-    def step(self, loss: Tensor, leaves: Sequence[Tensor], lr: Number) -> None:
-        """Perform one step for the rows that the leaves have."""
-        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss; the losses of a step add up to its mean loss."""
+        gradients = torch.autograd.grad(loss, self._leaves, allow_unused=True)
         if self.factors is not None:
-            for product in self.factors.given():
-                self._add_product(*product, lr)
-        for i, g in enumerate(_owned(gradients)):
+            self._products += self.factors.given()
+        with torch.no_grad():
+            if not self._gradients:
+                self._gradients = _owned(gradients)
+            else:
+                self._gradients = [added(a, b) for a, b in zip(self._gradients, gradients, strict=True)]
+
+    @torch.no_grad()
+    def advance(self, lr: Number) -> None:
+        """Perform the step for the rows that the leaves have."""
+        for product in self._products:
+            self._add_product(*product, lr)
+        gradients = clipped(self._gradients, self.rule.clip_norm) if self.rule.clip_norm else self._gradients
+        for i, g in enumerate(gradients):
             if g is None:
                 if self.bare:
                     continue
-                g = torch.zeros_like(leaves[i])
+                g = torch.zeros_like(self._leaves[i])
             rows = None if g.ndim == 1 else len(g)
             before: State = {name: value[:rows] for name, value in self.states[i].items()}
             y, after = self.rule.step(self.ys[i][:rows], g, self.xs[i][:rows], lr, before)
@@ -114,8 +136,29 @@ class LocalStepper:
 
     def end(self) -> tuple[Tensor, State]:
         """Return y and the state as whole vectors."""
-        state = {name: torch.cat([part[name] for part in self.states], dim=-1) for name in self.states[0]}
+        state = {
+            name: value if name in self.whole else torch.cat([part[name] for part in self.states], dim=-1)
+            for name, value in self.states[0].items()
+        }
         return torch.cat(self.ys, dim=-1), state
+
+
+def clipped(gradients: Sequence[Tensor | None], norm: float) -> list[Tensor | None]:
+    """Return gradients of one model, or of a stack of models (n, …), scaled down to a norm, as torch clips them."""
+    known = [g for g in gradients if g is not None]
+    if not known:
+        return list(gradients)
+    start = min(1, known[0].ndim - 1)
+    squares = torch.stack([g.square().flatten(start).sum(dim=-1) for g in known]).sum(dim=0)
+    factor = (norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    return [g if g is None else g * factor.view(factor.shape + (1,) * (g.ndim - factor.ndim)) for g in gradients]
+
+
+def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Return a + b as a new tensor, or the one that is not None."""
+    if a is None or b is None:
+        return a if b is None else b
+    return a + b
 
 
 def _owned(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:

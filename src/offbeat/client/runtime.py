@@ -11,7 +11,7 @@ from offbeat.client.context import TrainingContext
 from offbeat.client.encoder import RESIDUAL, UpdateEncoder
 from offbeat.client.rules import State
 from offbeat.client.state import ClientState
-from offbeat.client.training import WorkItem, train_job
+from offbeat.client.training import Trained, WorkItem, train_job
 from offbeat.compression import Compression
 from offbeat.messages import Job, Update
 from offbeat.random import key
@@ -53,10 +53,10 @@ class ClientRuntime:
         rows = self.state.rows
         return {name: rows[name].get(job.client, torch.zeros_like(job.x)) for name in self.context.rule.client_state}
 
-    def finish(self, job: Job, delta: Tensor, extra: State, client_state: State) -> Update:
+    def finish(self, job: Job, trained: Trained) -> Update:
         """Store the client's new state and return its update, encoded as the server will see it."""
-        self.state.update(job, client_state)
-        return self.message(job, self.encode(job, delta), extra)
+        self.state.update(job, trained.client_state)
+        return self.message(job, self.encode(job, trained.delta), trained)
 
     def item(self, job: Job) -> WorkItem:
         """Return a job with everything that its training needs."""
@@ -69,18 +69,19 @@ class ClientRuntime:
             DivergenceError: Training produced an update that is not finite.
         """
         self.context.module.train()
-        finite, delta, extra, client_state = train_job(self.context, self.item(job), self.context.plan(job))
-        if not finite:
+        trained = train_job(self.context, self.item(job), self.context.plan(job))
+        if not trained.finite:
             raise self.context.divergence(job)
-        self.state.update(job, client_state)
-        update = self.message(job, delta, extra)
+        self.state.update(job, trained.client_state)
+        update = self.message(job, trained.delta, trained)
         return update, self.encoder.to_bytes(job, update)
 
-    def message(self, job: Job, delta: Tensor, extra: State) -> Update:
-        """Return a trained job's result as a message."""
+    def message(self, job: Job, delta: Tensor, trained: Trained) -> Update:
+        """Return a trained job's result as a message, with Δ as it travels."""
         return Update(
             job=job.id, client=job.client, version=job.version, delta=delta, steps=job.steps,
-            examples=self.context.data.size(job.client), wire_bytes=self.upload_bytes(job), extra=extra,
+            examples=self.context.data.size(job.client), wire_bytes=self.upload_bytes(job), extra=trained.extra,
+            loss=trained.loss,
         )  # fmt: skip
 
     def upload_bytes(self, job: Job) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +22,20 @@ from offbeat.tasks.base import in_dtype
 from offbeat.trees import call
 
 Plan = tuple[NDArray[np.int64], NDArray[np.int64]]  # batches (most steps, n, B), valid examples of each (most steps, n)
-Trained = tuple[bool, Tensor, State, State]  # whether Δ is finite, Δ, auxiliary vectors to send, new client state
+
+
+class Trained(NamedTuple):
+    """The result of local training."""
+
+    finite: bool
+    """Whether Δ is finite."""
+    delta: Tensor
+    extra: State
+    """Auxiliary vectors to send."""
+    client_state: State
+    """The client's new state."""
+    loss: float
+    """The mean training loss over the local steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,49 +48,57 @@ class WorkItem:
 
 
 def train_job(context: TrainingContext, item: WorkItem, plan: Plan) -> Trained:
-    """Train one job from the pulled model to its Δ.
+    """Train one job from the pulled model to its Δ, with ordinary autograd.
 
     Args:
         context: Only its model and data are used; whatever belongs to a run is an argument or a result, so that
             another process can call this as well.
         item: The job, its rule and the client's state.
         plan: The job's batches (steps, B) and their valid counts.
-
-    Returns:
-        Whether Δ is finite, Δ, the auxiliary vectors to send, and the client's new state.
     """
     rule, job = item.rule, item.job
     lr = rule.lr * job.rate
     stepper = LocalStepper(rule, context.layout, job.x, rule.begin(job.x, job.extra, item.client_state))
     if context.buffers.names:
         context.buffers.write(context.module, job.extra[BUFFERS])
+    losses = []
     with seeded_generators(job.seed, context.device):
         for t, (batch, count) in enumerate(zip(*plan, strict=True)):
-            leaves = stepper.leaves()
-            index = torch.from_numpy(batch[:count]).to(context.device)
-            loss = batch_loss(context, stepper.parameters(leaves), index, read_seed(job, t))
-            stepper.step(loss, leaves, lr)
+            stepper.leaves()
+            for part in forward_slices(count, rule.batch_size):
+                index = torch.from_numpy(batch[:count][part]).to(context.device)
+                loss = batch_loss(context, stepper.parameters(), index, read_seed(job, t, part.start), count)
+                stepper.backward(loss)
+                losses.append(loss.detach())
+            stepper.advance(lr)
     delta, extra, client_state = stepper.delta(), State(), State()
     if rule.sends or rule.client_state:
         y, state = stepper.end()
         extra, client_state = rule.finish(y, job.x, lr, float(job.steps), state)
     if context.buffers.names:
         extra = extra | {BUFFERS: context.buffers.read(context.module)}
-    return bool(torch.isfinite(delta.sum())), delta, extra, client_state
+    mean_loss = float(torch.stack(losses).sum()) / max(1, job.steps)
+    return Trained(bool(torch.isfinite(delta.sum())), delta, extra, client_state, mean_loss)
 
 
-def read_seed(job: Job, step: int) -> int:
-    """Return the seed with which the examples of a step are read, where reading is random."""
-    return fold_in(job.seed, step)
+def forward_slices(examples: int, batch_size: int) -> list[slice]:
+    """Return the slices of a local step's examples that pass through the model together."""
+    return [slice(first, min(first + batch_size, examples)) for first in range(0, examples, batch_size)]
 
 
-def batch_loss(context: TrainingContext, parameters: dict[str, Tensor], batch: Tensor, seed: int) -> Tensor:
-    """Return the mean loss on a batch; the parameters are views, so nothing is copied."""
+def read_seed(job: Job, step: int, first: int = 0) -> int:
+    """Return the seed with which the examples of a step are read, from the first one on, where reading is random."""
+    seed = fold_in(job.seed, step)
+    return fold_in(seed, first) if first else seed
+
+
+def batch_loss(context: TrainingContext, parameters: dict[str, Tensor], batch: Tensor, seed: int, count: int) -> Tensor:
+    """Return the sum of a batch's losses divided by a count; the parameters are views, so nothing is copied."""
     inputs, labels = context.examples(batch, seed)
     with context.autocast():
         outputs = call(context.module, context.to_memory_format(inputs), parameters)
     outputs = in_dtype(outputs, next(iter(parameters.values())).dtype)
-    return context.task.losses(outputs, labels, len(batch)).mean()
+    return context.task.losses(outputs, labels, len(batch)).sum() / count
 
 
 @contextlib.contextmanager

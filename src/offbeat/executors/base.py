@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from offbeat.client.context import TrainingContext
-from offbeat.client.rules import State
 from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import Trained
 from offbeat.errors import DivergenceError
 from offbeat.messages import Job, Update
 from offbeat.vectors import warm_up_malloc
@@ -101,16 +100,16 @@ class Executor(ABC):
         """Release worker processes, threads and other external resources; the next training acquires them again."""
 
 
-def outcome(task: Task, finite: bool, delta: Tensor, extra: State, client_state: State) -> TrainingOutcome:
+def outcome(task: Task, trained: Trained) -> TrainingOutcome:
     """Return a trained task's update, or a `DivergenceError` if its Δ is not finite."""
     runtime, job = task
-    return runtime.finish(job, delta, extra, client_state) if finite else runtime.context.divergence(job)
+    return runtime.finish(job, trained) if trained.finite else runtime.context.divergence(job)
 
 
 def examples(tasks: Sequence[Task]) -> int:
     """Return the number of training examples that the tasks pass through the model."""
     return sum(
-        job.steps * min(runtime.context.rule.batch_size, runtime.context.data.size(job.client))
+        job.steps * min(runtime.context.rule.examples_per_step, runtime.context.data.size(job.client))
         for runtime, job in tasks
     )
 

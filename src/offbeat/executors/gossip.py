@@ -6,7 +6,7 @@ because the network trains as a whole; every job must start from the same model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,16 +16,18 @@ from torch import Tensor
 
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import rho
+from offbeat.client.local_step import clipped
+from offbeat.client.rules import State
 from offbeat.client.runtime import ClientRuntime
-from offbeat.client.training import seeded_generators
+from offbeat.client.training import Trained, forward_slices, seeded_generators
 from offbeat.executors import gpu
 from offbeat.executors.base import Task, TrainingOutcome
 from offbeat.executors.vectorized import Vectorized
 from offbeat.messages import Job
 from offbeat.random import key, stream
+from offbeat.server.extensions import BUFFERS
 
-SAVED = ("peer_bytes", "rounds", "models", "moments", "taken", "consensus")  # attributes in a checkpoint
-ADAM = (0.9, 0.999, 1e-8)  # β₁, β₂, ε of DAdam's clients
+SAVED = ("peer_bytes", "rounds", "models", "states", "statistics", "taken", "consensus")  # attributes in a checkpoint
 
 
 class Gossip(Vectorized):
@@ -36,7 +38,8 @@ class Gossip(Vectorized):
         rho: ρ = ‖W − 11ᵀ/n‖₂ of the worst cluster, which is 0 for full averaging and 1 without mixing.
         rounds: Rounds so far.
         models: Models of all clients, for rules that do not restart from x; None before the first round.
-        moments: Adam's first and second moments of all clients.
+        states: State of the client rule of all clients, for rules that do not restart from x.
+        statistics: Running statistics of all clients, if the model has any.
         taken: Local iterations so far.
         consensus: Root mean square distance of the models from their mean, after the last round.
 
@@ -58,11 +61,12 @@ class Gossip(Vectorized):
         ]
         self.matrix = self._matrix(self.groups, seed)
         self._mixing, self._exchange = self.matrix.to(context.device), self._bytes(self.matrix)
-        self._compiled_gradient: Callable[..., tuple[Tensor, ...]] | None = None
+        self._compiled_gradient: Any = None
         self.peer_bytes = 0
         self.rounds = 0
         self.models: Tensor | None = None
-        self.moments: tuple[Tensor, Tensor] | None = None
+        self.states: State | None = None
+        self.statistics: Tensor | None = None
         self.taken = 0
         self.consensus = 0.0
         self.rho = self._rho(self.clients if cohort is None else cohort)
@@ -97,21 +101,28 @@ class Gossip(Vectorized):
         assert len({job.version for job in jobs}) == 1, "a network trains in synchronous rounds"
         self.context.module.train()
         self.rounds += 1
-        x = jobs[0].x
-        models = self.models if self.models is not None else x.expand(self.clients, -1).clone()
+        x, b = jobs[0].x, self.context.received_buffers(dict(jobs[0].extra))
+        if self.models is None or self.network.restarts:
+            self.models = x.expand(self.clients, -1).clone()
+            self.states = self.context.rule.begin(self.models, {}, {})
+            self.statistics = None if b is None else b.expand(self.clients, -1).clone()
+        self._losses, self._counts = x.new_zeros(self.clients), x.new_zeros(self.clients)
         with seeded_generators(key(*(job.seed for job in jobs)), self.context.device):
-            models = self._iterate(models, x, jobs)
-        if not self.network.restarts:
-            self.models = models
+            models = self.models = self._iterate(self.models, x, jobs)
         distance = models - models.mean(dim=0)
         self.consensus = float(distance.square().sum(dim=1).mean().sqrt())
         finite = torch.isfinite(models.sum(dim=1)).tolist()
-        return [self._outcome(job, finite[job.client], models[job.client] - x) for job in jobs]
+        losses = (self._losses / self._counts).tolist()  # NaN for a client that was never chosen
+        outcomes = [self._outcome(job, finite[job.client], models[job.client] - x, losses[job.client]) for job in jobs]
+        if self.network.restarts:
+            self.models = self.states = self.statistics = None
+        return outcomes
 
-    def _outcome(self, job: Job, finite: bool, delta: Tensor) -> TrainingOutcome:
+    def _outcome(self, job: Job, finite: bool, delta: Tensor, loss: float) -> TrainingOutcome:
         if not finite:
             return self.context.divergence(job)
-        update = self.runtime.finish(job, delta, {}, {})
+        extra = {} if self.statistics is None else {BUFFERS: self.statistics[job.client].clone()}
+        update = self.runtime.finish(job, Trained(finite, delta, extra, {}, loss))
         return update if self.network.restarts else replace(update, wire_bytes=0)
 
     def upload_bytes(self, job: Job) -> int:
@@ -135,7 +146,9 @@ class Gossip(Vectorized):
                 models = self._mix(models, chosen)
             if self.network.average_every and self.taken % self.network.average_every == 0:
                 models = models.mean(dim=0, keepdim=True).expand_as(models).clone()
-                self.peer_bytes += 4 * self.context.layout.dim * self.clients * (self.clients - 1)
+                if self.statistics is not None:
+                    self.statistics = self.statistics.mean(dim=0, keepdim=True).expand_as(self.statistics).clone()
+                self.peer_bytes += self._model_bytes * self.clients * (self.clients - 1)
         return models
 
     def _chosen(self, t: int, by_client: dict[int, Job]) -> Any:
@@ -173,34 +186,57 @@ class Gossip(Vectorized):
         )
 
     def _step(self, y: Tensor, x: Tensor, batch: Tensor, weight: Tensor, index: Tensor, rate: float) -> Tensor:
-        rule = self.context.rule
-        g = self._gradient(y.detach().requires_grad_(), batch, weight)
-        if self.network.local == "rule":
-            return rule.step(y, g, x, rule.lr * rate, {})[0]
-        beta1, beta2, epsilon = ADAM
-        if self.moments is None:
-            self.moments = y.new_zeros((self.clients, y.shape[1])), y.new_zeros((self.clients, y.shape[1]))
-        m, v = self.moments
-        m[index] = beta1 * m[index] + (1 - beta1) * g
-        v[index] = beta2 * v[index] + (1 - beta2) * g * g
-        t = self.taken + 1
-        return y - rule.lr * rate * (m[index] / (1 - beta1**t)) / ((v[index] / (1 - beta2**t)).sqrt() + epsilon)
+        """Return the models of the chosen clients after a step; their states and statistics change in place."""
+        rule, states = self.context.rule, self.states
+        assert states is not None
+        g = self._gradient(y, batch, weight, index)
+        if rule.clip_norm is not None:
+            (g,) = clipped([g], rule.clip_norm)
+        stepped, after = rule.step(y, g, x, rule.lr * rate, {name: value[index] for name, value in states.items()})
+        for name, value in after.items():
+            states[name][index] = value
+        return stepped
 
-    def _gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
+    def _gradient(self, y: Tensor, batch: Tensor, weight: Tensor, index: Tensor) -> Any:
+        """Return the gradient of a step of the chosen clients."""
+        statistics = None if self.statistics is None else self.statistics[index]
+        total: Any = None
+        for part in forward_slices(batch.shape[1], self.context.rule.batch_size):
+            g, losses = self._part_gradient(y, batch[:, part], weight[:, part], statistics)
+            total = g if total is None else total + g
+            self._losses[index] += losses
+        self._counts[index] += 1
+        if self.statistics is not None and statistics is not None:
+            self.statistics[index] = statistics
+        return total
+
+    def _part_gradient(
+        self, y: Tensor, batch: Tensor, weight: Tensor, statistics: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         if not self.compiled:
-            return self.stack.gradient(y, batch, weight)
+            return self.stack.gradient(y, batch, weight, statistics)
         if self._compiled_gradient is None:
-            self._compiled_gradient = gpu.compiled_gradient(self.stack.loss_of, self.context.layout)
-        return self._compiled_gradient([y], batch, weight)[0]
+            self._compiled_gradient = gpu.compiled_gradient(self.stack.losses, self.context.layout)
+        gradients, losses = self._compiled_gradient([y.detach().requires_grad_()], batch, weight, statistics)
+        g: Tensor = gradients[0]
+        return g, losses
 
     def _mix(self, models: Tensor, chosen: Any) -> Tensor:
-        if not self.network.adapted:
-            self.peer_bytes += self._exchange
-            return self._mixing.to(models) @ models
-        groups = [np.intersect1d(chosen, group) for group in self.groups]
-        matrix = self._matrix(groups, key(self.seed, self.rounds, self.taken))
-        self.peer_bytes += self._bytes(matrix)
+        """Return W·models; running statistics are mixed alike."""
+        matrix, sent = self._mixing, self._exchange
+        if self.network.adapted:
+            groups = [np.intersect1d(chosen, group) for group in self.groups]
+            matrix = self._matrix(groups, key(self.seed, self.rounds, self.taken))
+            sent = self._bytes(matrix)
+        self.peer_bytes += sent
+        if self.statistics is not None:
+            self.statistics = matrix.to(self.statistics) @ self.statistics
         return matrix.to(models) @ models
+
+    @property
+    def _model_bytes(self) -> int:
+        """Bytes of a model and its running statistics."""
+        return 4 * (self.context.layout.dim + self.context.buffers.dim)
 
     def _matrix(self, groups: Sequence[Any], seed: int) -> Tensor:
         """Return W for the whole network: the topology within each group, and no mixing for all other clients."""
@@ -212,7 +248,7 @@ class Gossip(Vectorized):
 
     def _bytes(self, matrix: Tensor) -> int:
         edges = int(torch.count_nonzero(matrix) - torch.count_nonzero(matrix.diagonal()))
-        return 4 * self.context.layout.dim * edges
+        return self._model_bytes * edges
 
     def state_dict(self) -> dict[str, Any]:
         """Return the clients' state and that of the network."""

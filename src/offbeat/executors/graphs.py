@@ -8,6 +8,7 @@ streams fill each other's gaps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from offbeat.client.context import TrainingContext
 from offbeat.client.runtime import ClientRuntime
-from offbeat.client.training import seeded_generators
+from offbeat.client.training import Trained, seeded_generators
 from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
 from offbeat.executors.gpu import Program, Programs
 from offbeat.executors.probe import mixes_examples
@@ -31,12 +32,11 @@ STREAMS = 8
 
 
 class ClientStream:
-    """A CUDA stream with its programs and the running statistics of its model; on a CPU there is no stream.
+    """A CUDA stream with its programs; on a CPU there is no stream.
 
     Attributes:
         program: The program of the loaded job.
         counts: Number of examples in each of the job's batches.
-        buffers: Running statistics of the model; None if it has none.
 
     Args:
         context: Model, data and device.
@@ -48,26 +48,25 @@ class ClientStream:
         self.programs = Programs()
         self.program: Program | None = None
         self.counts = np.zeros(0, dtype=np.int64)
-        self.buffers = context.buffers.read(context.module) if context.buffers.names else None
 
     def load(self, task: Task, compiled: bool) -> Program:
         """Load a task into a program, and return the program."""
         runtime, job = task
         context = runtime.context
         x, lr = job.x[None], job.x.new_tensor([[context.rule.lr * job.rate]])
-        state = context.rule.begin(x, rows([job.extra]), rows([runtime.begin(job)]))
+        received = rows([job.extra])
+        buffers = context.received_buffers(received)
+        state = context.rule.begin(x, received, rows([runtime.begin(job)]))
         batches, counts = context.plans([job])
         self.program = None  # its memory may be needed for another one
         self.program = self.programs.get(
-            self._loss, context.layout, context.rule, x, batches, state, self.cuda_stream, compiled
+            self._losses, context.layout, context.rule, x, batches, state, buffers, self.cuda_stream, compiled
         )
-        self.program.load(x, lr, np.array([job.steps]), state, batches, counts)
+        self.program.load(x, lr, np.array([job.steps]), state, buffers, batches, counts)
         self.counts = counts[:, 0]
-        if self.buffers is not None:
-            self.buffers.copy_(job.extra[BUFFERS])
         return self.program
 
-    def finish(self, task: Task, finite: bool) -> TrainingOutcome:
+    def finish(self, task: Task, finite: bool, loss: float) -> TrainingOutcome:
         """Return the outcome of the loaded task."""
         (runtime, job), program = task, self.program
         assert program is not None
@@ -75,24 +74,25 @@ class ClientStream:
         lr = rule.lr * job.rate
         vectors = rule.finish(program.y, program.x, lr, float(job.steps), program.state)
         extra, client_state = ({name: value[0].clone() for name, value in part.items()} for part in vectors)
-        if self.buffers is not None:
-            extra[BUFFERS] = self.buffers.clone()
-        return outcome(task, finite, program.y[0] - program.x[0], extra, client_state)
+        if program.buffers is not None:
+            extra[BUFFERS] = program.buffers[0].clone()
+        delta = program.y[0] - program.x[0]
+        return outcome(task, Trained(finite, delta, extra, client_state, loss / max(1, job.steps)))
 
-    def _loss(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
-        """Return the weighted mean loss of one model with parameters (1, …)."""
+    def _losses(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor, buffers: Tensor | None) -> Tensor:
+        """Return the weighted mean loss (1,) of one model with parameters (1, …); the statistics change in place."""
         context = self.context
         inputs = context.inputs(batch[0])
         if isinstance(inputs, Tensor) and inputs.is_cuda and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        views = context.buffers.unflatten(self.buffers) if self.buffers is not None else {}
-        buffers = {name: view.clone() for name, view in views.items()}  # the forward pass changes them in place
         single = {name: value.squeeze(0) for name, value in parameters.items()}
+        views = context.buffers.unflatten(buffers[0]) if buffers is not None else {}
+        own = {name: view.clone() for name, view in views.items()}  # autograd saves each of them for itself
         with context.autocast():
-            outputs = in_dtype(call(context.module, inputs, single | buffers), weight.dtype)
+            outputs = in_dtype(call(context.module, inputs, single | own), weight.dtype)
         for name, view in views.items():
-            view.copy_(buffers[name])
-        return context.task.losses(outputs, context.labels(batch[0]), weight.shape[1]).dot(weight[0])
+            view.copy_(own[name])
+        return context.task.losses(outputs, context.labels(batch[0]), weight.shape[1]).dot(weight[0])[None]
 
 
 class Graphs(Executor):
@@ -141,8 +141,11 @@ class Graphs(Executor):
                         program.step(1, self._batch_count(stream, program, t))
         for cuda_stream in cuda_streams:
             torch.cuda.current_stream().wait_stream(cuda_stream)
-        finite = torch.isfinite(torch.stack([program.y.sum() for program in programs])).tolist()
-        return [stream.finish(task, good) for stream, task, good in zip(streams, tasks, finite, strict=True)]
+        sums = torch.stack([torch.stack([program.y.sum(), program.losses[0, 0]]) for program in programs]).tolist()
+        return [
+            stream.finish(task, math.isfinite(total), loss)
+            for stream, task, (total, loss) in zip(streams, tasks, sums, strict=True)
+        ]
 
     def _batch_count(self, stream: ClientStream, program: Program, t: int) -> int | None:
         """Return the number of examples of a short batch that must not be padded; else None."""

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from offbeat.client.context import TrainingContext
 from offbeat.errors import first_line
+from offbeat.executors.batch_norm import BATCH_NORMS
 from offbeat.executors.flops import forward_flops
-from offbeat.executors.stacked import Stack
+from offbeat.executors.stacked import STACKED_LAYERS, Stack
 from offbeat.messages import Job
 from offbeat.tasks.base import in_dtype
 from offbeat.trees import call, map_tensors, tensors
@@ -28,9 +29,17 @@ def worth_compiling(context: TrainingContext, steps: int) -> bool:
 
 
 @torch.no_grad()
-def mixes_examples(context: TrainingContext) -> bool:
-    """Return whether the output for an example depends on the rest of the batch, as with batch statistics."""
+def mixes_examples(context: TrainingContext, *, except_batch_norm: bool = False) -> bool:
+    """Return whether the output for an example depends on the rest of the batch, as with batch statistics.
+
+    Args:
+        context: Model, data and task.
+        except_batch_norm: Whether BatchNorm layers are in evaluation mode, so that they mix nothing.
+    """
     module = copy.deepcopy(context.module).train()
+    for layer in module.modules() if except_batch_norm else ():
+        if isinstance(layer, BATCH_NORMS):
+            layer.eval()
     index = torch.zeros(3, dtype=torch.int64, device=context.device)
     one, labels = context.inputs_at(index), map_tensors(lambda y: y[index], context.y)
     other = map_tensors(_changed, one)
@@ -60,12 +69,17 @@ def why_not_stackable(context: TrainingContext) -> str | None:
     batches, _ = context.plans([Job(0, 0, 0, x, 1, 0)])
     batch = torch.from_numpy(batches[0, :, :1]).to(context.device).expand(2, 2, *batches.shape[3:])
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
-        if mixes_examples(context):
+        if mixes_examples(context, except_batch_norm=True):
             return "it mixes the examples of a batch, so that padding would affect the result."
-        if context.buffers.names:
-            return f"training changes its buffer {context.buffers.names[0]!r}, which the models of a stack would share."
         try:
-            Stack(context).gradient(torch.stack([x, x]), batch, x.new_full((2, 2), 0.5))
+            stack = Stack(context)
+            buffers = context.buffers.read(context.module).repeat(2, 1) if context.buffers.names else None
+            if (name := stack.unstackable_buffer()) is not None:
+                return (
+                    f"training changes its buffer {name!r}, which only BatchNorm layers may do, in a model whose "
+                    f"layers with parameters all have a stacked form: {', '.join(STACKED_LAYERS)}."
+                )
+            stack.gradient(torch.stack([x, x]), batch, x.new_full((2, 2), 0.5), buffers)
         except Exception as error:  # a kernel may also fail for lack of GPU resources
             return first_line(error)
     return None

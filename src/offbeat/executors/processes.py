@@ -22,7 +22,7 @@ import torch
 from offbeat.client.context import TrainingContext
 from offbeat.client.rules import ClientRule
 from offbeat.client.runtime import ClientRuntime
-from offbeat.client.training import Plan, WorkItem, train_job
+from offbeat.client.training import Plan, Trained, WorkItem, train_job
 from offbeat.errors import ConfigError
 from offbeat.executors.base import Task, TrainingOutcome, outcome
 from offbeat.executors.cpu_threads import cores
@@ -65,6 +65,7 @@ class TrainReply:
     delta: TensorRef
     extra: dict[str, TensorRef]
     client_state: dict[str, TensorRef]
+    loss: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +176,9 @@ class ForkBackend(Backend[ForkedWorker, TrainReply]):
             {name: copy(ref) for name, ref in refs.items()} for refs in (reply.extra, reply.client_state)
         )
         (task,) = pending.tasks
-        trained = outcome(task, reply.finite, copy(reply.delta), extra, client_state)
+        trained = Trained(reply.finite, copy(reply.delta), extra, client_state, reply.loss)
         self.release(pending)
-        return [trained]
+        return [outcome(task, trained)]
 
     def release(self, pending: PendingTask) -> None:
         """Free the shared memory of a task."""
@@ -236,13 +237,14 @@ def _handle(
     """Train a request; runs in the worker."""
     job = Job(**request.job, x=slab.view(request.x), extra={n: slab.view(ref) for n, ref in request.extra.items()})
     state = {name: slab.view(ref) for name, ref in request.client_state.items()}
-    finite, delta, extra, client_state = train_job(context, WorkItem(rules[request.rule], job, state), request.plan)
+    trained = train_job(context, WorkItem(rules[request.rule], job, state), request.plan)
     slots = iter(request.slots)
     return TrainReply(
-        finite,
-        slab.put(delta, next(slots, None)),
-        {name: slab.put(value, next(slots, None)) for name, value in extra.items()},
-        {name: slab.put(value, next(slots, None)) for name, value in client_state.items()},
+        trained.finite,
+        slab.put(trained.delta, next(slots, None)),
+        {name: slab.put(value, next(slots, None)) for name, value in trained.extra.items()},
+        {name: slab.put(value, next(slots, None)) for name, value in trained.client_state.items()},
+        trained.loss,
     )
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from offbeat.client.context import TrainingContext
 from offbeat.client.rules import State
 from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import Trained
 from offbeat.errors import ConfigError, first_line
 from offbeat.executors.base import BULK_BYTES, Task, TrainingOutcome, outcome
 from offbeat.executors.pooled import Backend, PendingTask, Pooled, WorkerLost
@@ -141,8 +142,8 @@ class RayBackend(Backend["RayWorker", list[RemoteResult]]):
             return {name: torch.tensor(array, device=self.context.device) for name, array in arrays.items()}
 
         return [
-            outcome(task, finite, torch.tensor(delta, device=self.context.device), copied(extra), copied(state))
-            for task, (finite, delta, extra, state) in zip(pending.tasks, reply, strict=True)
+            outcome(task, Trained(finite, copied({"delta": delta})["delta"], copied(extra), copied(state), loss))
+            for task, (finite, delta, extra, state, loss) in zip(pending.tasks, reply, strict=True)
         ]
 
     def finish(self, tasks: Sequence[Task]) -> None:

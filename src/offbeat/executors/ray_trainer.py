@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from offbeat.client.context import Precision, TrainingContext
-from offbeat.client.rules import SGD, ClientRule
+from offbeat.client.rules import ClientRule
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Plan, Trained, WorkItem
 from offbeat.data import Augment, Dataset, PartitionedDataset
@@ -24,9 +24,11 @@ from offbeat.executors.sequential import one_by_one
 from offbeat.executors.vectorized import Vectorized
 from offbeat.executors.workers import retain_freed_memory
 from offbeat.messages import Job
+from offbeat.tasks import Task
+from offbeat.trees import Tree, map_leaves, map_tensors
 
 Array = NDArray[Any]
-RemoteResult = tuple[bool, Array, dict[str, Array], dict[str, Array]]  # `Trained`, as NumPy arrays
+RemoteResult = tuple[bool, Array, dict[str, Array], dict[str, Array], float]  # `Trained`, as NumPy arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class WorkerSetup:
         template: The dataset with a single example.
         x: Inputs of all examples.
         y: Labels of all examples.
+        task: What is learned.
+        rule: The client rule of a run; items carry their own.
         device: Type of the worker's device.
         precision: Precision of the training.
         augment: Augmentation of the inputs.
@@ -46,8 +50,10 @@ class WorkerSetup:
 
     module: nn.Module
     template: Dataset
-    x: Array
-    y: Array
+    x: Tree
+    y: Tree
+    task: Task
+    rule: ClientRule
     device: str
     precision: Precision
     augment: Augment | None
@@ -57,10 +63,12 @@ class WorkerSetup:
     def of(cls, context: TrainingContext, stacked: bool) -> WorkerSetup:
         """Return the setup of workers that train like a context."""
         data = context.data.dataset
-        x, y = data.x[:1].clone(), data.y[:1].clone()  # pickling a view would take the whole tensor along
-        template = dataclasses.replace(data, x=x, y=y, test_x=x, test_y=y, owners=None)
+        # One example, cloned: pickling a view would take the whole tensor along.
+        x, y = (map_tensors(lambda t: t[:1].clone(), tree) for tree in (data.x, data.y))
+        template = dataclasses.replace(data, x=x, y=y, test_x=None, test_y=None, owners=None)
         return cls(
-            copy.deepcopy(context.module).cpu(), template, data.x.numpy(), data.y.numpy(),
+            copy.deepcopy(context.module).cpu(), template, map_tensors(as_array, data.x),
+            map_tensors(as_array, data.y), context.task, context.rule,
             context.device.type, context.precision, context.augment, stacked,
         )  # fmt: skip
 
@@ -95,12 +103,13 @@ class RemoteTrainer:
         if setup.device == "cpu":
             torch.set_num_threads(1)
         retain_freed_memory()
-        data = dataclasses.replace(setup.template, x=as_tensor(setup.x), y=as_tensor(setup.y))
+        x, y = (map_leaves(as_tensor, tree) for tree in (setup.x, setup.y))
+        data = dataclasses.replace(setup.template, x=x, y=y)
         # The partition is a placeholder: plans of batches come with the work items.
         unpartitioned = PartitionedDataset(data, np.zeros(1, dtype=np.int64), np.array([0, 1]))
         self.context = TrainingContext(
-            setup.module, unpartitioned, SGD(), torch.device(setup.device),
-            precision=setup.precision, augment=setup.augment,
+            setup.module, unpartitioned, setup.rule, torch.device(setup.device),
+            precision=setup.precision, augment=setup.augment, task=setup.task,
         )  # fmt: skip
         self.context.module.train()
         self.local_work = Vectorized(ClientRuntime(self.context)).local_work if setup.stacked else self._one_by_one
@@ -126,7 +135,8 @@ class RemoteTrainer:
         with arithmetic(self.context):
             trained = list(self.local_work(items, plan))
         return [
-            (finite, as_array(delta), as_arrays(extra), as_arrays(state)) for finite, delta, extra, state in trained
+            (each.finite, as_array(each.delta), as_arrays(each.extra), as_arrays(each.client_state), each.loss)
+            for each in trained
         ]
 
 

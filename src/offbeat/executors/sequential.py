@@ -25,7 +25,7 @@ class Sequential(Executor):
         """Train the tasks in order."""
         self.context.module.train()
         return [
-            outcome((runtime, job), *train_job(self.context, runtime.item(job), runtime.context.plan(job)))
+            outcome((runtime, job), train_job(self.context, runtime.item(job), runtime.context.plan(job)))
             for runtime, job in tasks
         ]
 

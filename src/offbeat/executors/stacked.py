@@ -20,6 +20,7 @@ from torch.nn.functional import conv2d, group_norm, layer_norm
 from offbeat.client.context import TrainingContext
 from offbeat.client.local_step import GradientFactors
 from offbeat.executors import gpu
+from offbeat.executors.batch_norm import BATCH_NORMS, StackedBatchNorm, ValidExamples
 from offbeat.tasks.base import in_dtype, scores
 from offbeat.trees import Tree, call, map_tensors, tensors
 
@@ -36,7 +37,8 @@ class Stack:
         gpu.detect_triton(context.device)
         self.images = context.device.type == "cuda" and isinstance(context.x, Tensor) and context.x.ndim == 4
         self.factors = GradientFactors() if context.device.type == "cpu" else None
-        module = stacked(context.module, self.factors)
+        self.valid = ValidExamples()
+        module = stacked(context.module, self.factors, self.valid)
         self._stacked = module if module is not None and self._agrees(module) else None
 
         def forward(parameters: dict[str, Tensor], x: Tree) -> Any:
@@ -49,34 +51,52 @@ class Stack:
         """Whether another stack of the same model can be trained at the same time."""
         return self._stacked is not None and not is_random(self.context)
 
-    def loss(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
-        """Return the sum of the rows' weighted mean losses.
+    def unstackable_buffer(self) -> str | None:
+        """Return the name of a buffer that training changes and that cannot be stacked; None if there is none.
+
+        Only BatchNorm layers in a stacked form update a buffer for each model of a stack.
+        """
+        modules = self.context.module.named_modules() if self._stacked is not None else ()
+        stackable = {
+            f"{name}.{buffer}".removeprefix(".")
+            for name, layer in modules
+            if type(layer) in BATCH_NORMS
+            for buffer, _ in layer.named_buffers()
+        }
+        return next((name for name in self.context.buffers.names if name not in stackable), None)
+
+    def losses(
+        self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor, buffers: Tensor | None = None
+    ) -> Tensor:
+        """Return each row's weighted mean loss (n,).
+
+        No row's loss depends on another row, so the gradient of their sum is the stack of the gradients.
 
         Args:
-            y: Models (n, d).
+            parameters: Parameters of the models (n, …).
             batch: Indices of the examples (n, B).
-            weight: Weights of the examples (n, B).
+            weight: Weights of the examples (n, B); zero for padding, which follows the valid examples.
+            buffers: Running statistics of the models (n, b), which are updated in place, if they have any.
         """
-        return self.loss_of(self.context.layout.unflatten(y), batch, weight)
-
-    def loss_of(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor) -> Tensor:
-        """Return the sum of the rows' weighted mean losses, for models that are given as parameters (n, …)."""
         context = self.context
         inputs = context.inputs(batch)
+        if buffers is not None:
+            parameters = parameters | context.buffers.unflatten(buffers)
+        self.valid.set(weight)
         with context.autocast():
             outputs = in_dtype(self._forward(parameters, inputs), weight.dtype)
         # A loss per example depends on no other example, so the rows can be merged into one batch.
         losses = context.task.losses(outputs, merged(context.labels(batch)), weight.numel())
-        return losses.dot(weight.flatten())
+        return (losses.view_as(weight) * weight).sum(dim=1)
 
-    def gradient(self, y: Tensor, batch: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradients (n, d).
-
-        No row's loss depends on another row, so the gradient of the sum is the stack of the gradients.
-        """
+    def gradient(
+        self, y: Tensor, batch: Tensor, weight: Tensor, buffers: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients (n, d) and losses (n,) of models (n, d); the other arguments are those of `losses`."""
         y = y.detach().requires_grad_()
-        (g,) = torch.autograd.grad(self.loss(y, batch, weight), y)
-        return g
+        losses = self.losses(self.context.layout.unflatten(y), batch, weight, buffers)
+        (g,) = torch.autograd.grad(losses.sum(), y)
+        return g, losses.detach()
 
     def _forward(self, parameters: dict[str, Tensor], inputs: Tree) -> Any:
         """Return the outputs for the merged batches (n·B, …)."""
@@ -89,19 +109,29 @@ class Stack:
 
     @torch.no_grad()
     def _agrees(self, module: nn.Module) -> bool:
-        """Return whether a stacked module computes the same as the model; if it uses its batch size, it may not."""
-        context = self.context
-        x = context.layout.read(context.module)
-        y = torch.stack([x, 0.9 * x, 1.1 * x])
-        inputs = context.first_inputs(6)
+        """Return whether a stacked module computes the same as the model; if it uses its batch size, it may not.
+
+        BatchNorm layers are in training mode, with a short batch, and have to update the same running statistics.
+        """
+        context, valid = self.context, torch.tensor([3, 2, 3])
+        x, b = context.layout.read(context.module), context.buffers.read(context.module)
+        y, buffers = torch.stack([x, 0.9 * x, 1.1 * x]), torch.stack([b, b, b])
+        inputs = context.first_inputs(9)
         modes = context.module.training, module.training
-        context.module.eval(), module.eval()
+        for each in (context.module, module):
+            normalizing(each)
+        self.valid.set((torch.arange(3) < valid[:, None]).to(x))
         try:
-            found = _flat(call(module, inputs, context.layout.unflatten(y)))
-            pairs = [map_tensors(operator.itemgetter(slice(2 * i, 2 * i + 2)), inputs) for i in range(3)]
-            single = [_flat(call(context.module, pairs[i], context.layout.unflatten(row))) for i, row in enumerate(y)]
-            expected = torch.cat(single)
-            return bool((found - expected).norm() <= 0.03 * expected.norm())  # rounding of TF32 through many layers
+            found = _flat(call(module, inputs, context.layout.unflatten(y) | context.buffers.unflatten(buffers)))
+            found = torch.cat([found[3 * i : 3 * i + int(count)] for i, count in enumerate(valid)])
+            single, statistics = [], []
+            for i, (row, count) in enumerate(zip(y, valid.tolist(), strict=True)):
+                own, part = b.clone(), map_tensors(operator.itemgetter(slice(3 * i, 3 * i + count)), inputs)
+                parameters = context.layout.unflatten(row) | context.buffers.unflatten(own)
+                single.append(_flat(call(context.module, part, parameters)))
+                statistics.append(own)
+            pairs = [(found, torch.cat(single)), (buffers, torch.stack(statistics))]
+            return all(bool((a - b).norm() <= 0.03 * b.norm()) for a, b in pairs)  # TF32's rounding in many layers
         except Exception:  # the model or a kernel may raise anything
             return False
         finally:
@@ -129,12 +159,13 @@ def _flat(outputs: Any) -> Tensor:
     return torch.cat([part.flatten(1).double() for part in parts if part.is_floating_point()], dim=1)
 
 
-def stacked(module: nn.Module, factors: GradientFactors | None) -> nn.Module | None:
+def stacked(module: nn.Module, factors: GradientFactors | None, valid: ValidExamples) -> nn.Module | None:
     """Return a copy of a module for `functional_call` with stacked parameters; None if it has other kinds of layers.
 
     Args:
         module: The module of a single model.
         factors: Where linear layers leave the factors of their gradients; None to compute the gradients.
+        valid: Tells BatchNorm layers which examples are padding.
     """
     owners = [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
     if not all(type(m) in _STACKED and _plain(m) for m in owners):
@@ -144,7 +175,16 @@ def stacked(module: nn.Module, factors: GradientFactors | None) -> nn.Module | N
         if type(layer) in _STACKED:
             layer.__class__ = _STACKED[type(layer)]
             layer.factors = factors  # type: ignore[assignment]
+            layer.valid = valid  # type: ignore[assignment]
     return result
+
+
+def normalizing(module: nn.Module) -> None:
+    """Put a module into evaluation mode except for its BatchNorm layers: nothing is random, but statistics count."""
+    module.eval()
+    for layer in module.modules():
+        if isinstance(layer, (*BATCH_NORMS, StackedBatchNorm)):
+            layer.train()
 
 
 def _plain(layer: nn.Module) -> bool:
@@ -321,4 +361,7 @@ _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     nn.GroupNorm: _GroupNorm,
     nn.LayerNorm: _LayerNorm,
     nn.Embedding: _Embedding,
+    **dict.fromkeys(BATCH_NORMS, StackedBatchNorm),
 }
+
+STACKED_LAYERS = sorted(kind.__name__ for kind in _STACKED if kind is not nn.Sequential)

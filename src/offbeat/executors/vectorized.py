@@ -17,12 +17,13 @@ from offbeat.client.context import TrainingContext
 from offbeat.client.local_step import LocalStepper
 from offbeat.client.rules import ClientRule, State
 from offbeat.client.runtime import ClientRuntime
-from offbeat.client.training import Plan, Trained, WorkItem, seeded_generators
+from offbeat.client.training import Plan, Trained, WorkItem, forward_slices, seeded_generators
 from offbeat.executors import gpu
 from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
 from offbeat.executors.cpu_threads import StackThreads, cores, worker_count
 from offbeat.executors.stacked import Stack
 from offbeat.random import key
+from offbeat.server.extensions import BUFFERS
 
 # Bytes of parameters in one stack on a CPU, so that the stack stays in the cache together with its gradients. Plain
 # steps without weight decay never assemble the gradients.
@@ -68,7 +69,7 @@ class Vectorized(Executor):
             self._threads = self._threads or StackThreads([Vectorized(self.runtime).local_work for _ in range(cores())])
             results = self._threads.train(arguments)
         for positions, trained in zip(parts, results, strict=True):
-            outcomes |= {i: outcome(tasks[i], *result) for i, result in zip(positions, trained, strict=True)}
+            outcomes |= {i: outcome(tasks[i], result) for i, result in zip(positions, trained, strict=True)}
         return [outcomes[i] for i in range(len(tasks))]
 
     def close(self) -> None:
@@ -82,7 +83,7 @@ class Vectorized(Executor):
         if self.context.device.type != "cpu" or not self.stack.independent:
             return 1
         widest = max(
-            min(runtime.context.rule.batch_size, runtime.context.data.size(job.client)) for runtime, job in tasks
+            min(runtime.context.rule.examples_per_step, runtime.context.data.size(job.client)) for runtime, job in tasks
         )
         return worker_count(len(tasks), self.rows, widest * self.context.layout.dim)
 
@@ -100,36 +101,48 @@ class Vectorized(Executor):
         x = _stacked([job.x for job in jobs])
         lr = x.new_tensor([[item.rule.lr * item.job.rate] for item in items])
         steps = np.array([job.steps for job in jobs])
-        state = rule.begin(x, rows(job.extra for job in jobs), rows(item.client_state for item in items))
+        received = rows(job.extra for job in jobs)
+        buffers = self.context.received_buffers(received)
+        state = rule.begin(x, received, rows(item.client_state for item in items))
         with seeded_generators(key(*(job.seed for job in jobs)), self.context.device):
-            y, state = self._steps(rule, x, lr, steps, state, *plan)
+            y, state, buffers, losses = self._steps(rule, x, lr, steps, state, buffers, *plan)
         extra, client_state = rule.finish(y, x, lr, x.new_tensor(steps)[:, None], state)
+        if buffers is not None:
+            extra = extra | {BUFFERS: buffers}
         # Each row gets its own memory: one slow update in flight must not keep the whole stack alive.
         deltas = torch._foreach_sub(y.unbind(), x.unbind())
         vectors = [
             [{name: v[row].clone() for name, v in part.items()} for part in (extra, client_state)]
             for row in range(len(x))
         ]
-        finite = torch.isfinite(y.sum(dim=1)).tolist()  # waits for the device, once per stack
-        for row_finite, delta, (row_extra, row_state) in zip(finite, deltas, vectors, strict=True):
-            yield row_finite, delta, row_extra, row_state
+        finite, mean = torch.stack([torch.isfinite(y.sum(dim=1)), losses]).tolist()  # waits for the device, once
+        for row, delta in enumerate(deltas):
+            row_extra, row_state = vectors[row]
+            yield Trained(bool(finite[row]), delta, row_extra, row_state, mean[row] / max(1, int(steps[row])))
 
     def _steps(
-        self, rule: ClientRule, x: Tensor, lr: Tensor, steps: NDArray[np.int64], state: State,
+        self, rule: ClientRule, x: Tensor, lr: Tensor, steps: NDArray[np.int64], state: State, buffers: Tensor | None,
         batches: NDArray[np.int64], counts: NDArray[np.int64],
-    ) -> tuple[Tensor, State]:  # fmt: skip
+    ) -> tuple[Tensor, State, Tensor | None, Tensor]:  # fmt: skip
+        """Return the trained models, the rule's state, the running statistics and the sum of each row's losses."""
         if self.context.device.type == "cuda":
             program = self.programs.get(
-                self.stack.loss_of, self.context.layout, rule, x, batches, state, self.stream, self.compiled
+                self.stack.losses, self.context.layout, rule, x, batches, state, buffers, self.stream, self.compiled
             )
-            return program.run(x, lr, steps, state, batches, counts)
+            return program.run(x, lr, steps, state, buffers, batches, counts)
         index, weights = torch.from_numpy(batches), torch.from_numpy(gpu.batch_weights(batches, counts)).to(x.dtype)
         stepper = LocalStepper(rule, self.context.layout, x, state, self.stack.factors)
+        total = x.new_zeros(len(x))
         for t in range(int(steps[0])):
             n = int(np.searchsorted(-steps, -t))  # rows with more than t steps
-            leaves = stepper.leaves(n)
-            stepper.step(self.stack.loss_of(stepper.parameters(leaves), index[t, :n], weights[t, :n]), leaves, lr[:n])
-        return stepper.end()
+            own = None if buffers is None else buffers[:n]
+            stepper.leaves(n)
+            for part in forward_slices(index.shape[2], rule.batch_size):
+                losses = self.stack.losses(stepper.parameters(), index[t, :n, part], weights[t, :n, part], own)
+                stepper.backward(losses.sum())
+                total[:n] += losses.detach()
+            stepper.advance(lr[:n])
+        return *stepper.end(), buffers, total
 
 
 def height(context: TrainingContext, bulk: int) -> int:

@@ -42,6 +42,7 @@ class NodeClient:
             experiment.module(data.dataset), data, experiment.client, torch.device(experiment.device),
             precision=experiment.precision, augment=experiment.data.augment, task=experiment.task,
         )  # fmt: skip
+        self.context.check_batches()
         self.runtime = ClientRuntime(self.context, experiment.compression)
         self.wire = FlatFormat(self.context.layout, experiment.compression)
         self.batch_size = experiment.evaluation.batch_size

@@ -27,7 +27,7 @@ from offbeat.algorithms import (
     Topology,
 )
 from offbeat.cache import CACHES, UpdateCache
-from offbeat.client.rules import CLIENT_RULES, ClientRule
+from offbeat.client.rules import CLIENT_RULES, LOCAL_OPTIMIZERS, ClientRule, Correction, LocalOptimizer
 from offbeat.compression import CODECS, Codec, Compression
 from offbeat.data import AUGMENTS, DATASETS, PARTITIONS, Augment, Partition, Source
 from offbeat.environment import (
@@ -54,10 +54,13 @@ from offbeat.server.validation import UpdateValidator
 from offbeat.tasks import TASKS, Task
 
 Table = dict[str, Any]
+SHARED = {entry.name for entry in fields(ClientRule)}
+"""Options that all client rules have."""
 
 CHOICES: dict[type, Mapping[str, type]] = {
     Algorithm: ALGORITHMS,
     ClientRule: CLIENT_RULES,
+    LocalOptimizer: LOCAL_OPTIMIZERS,
     Scheduler: SCHEDULERS,
     Delay: DELAYS,
     Availability: AVAILABILITIES,
@@ -317,6 +320,8 @@ def describe(options: Options) -> Table:
         if value is None:
             continue
         table[field.name] = describe(value) if is_dataclass(value) and isinstance(value, Options) else plain(value)
+    if isinstance(options, Correction):  # its own options next to its optimizer's
+        table["optimizer"] = {name: value for name, value in table["optimizer"].items() if name not in SHARED}
     if isinstance(options, Data):
         source = table.pop("source")
         return {**source, **table}

@@ -184,6 +184,7 @@ class Experiment(Options):
             self.module(data.dataset), data, self.client, torch.device(self.device), precision=self.precision,
             augment=self.data.augment, task=self.task,
         )  # fmt: skip
+        context.check_batches()
         privacy.check_statistics(self.algorithm, bool(context.buffers.names))
         return self._assembled(environment, ClientRuntime(context, self.compression), runs)
 

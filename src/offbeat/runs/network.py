@@ -40,13 +40,8 @@ def check_network(experiment: Experiment, network: Network, context: TrainingCon
         ),
         (
             "client.name",
-            not experiment.client.stateless,
-            "gossip supports plain steps only: use sgd without momentum, or prox",
-        ),
-        (
-            "client.name",
-            network.local == "adam" and not (experiment.client.plain and not experiment.client.weight_decay),
-            "clients of this algorithm take Adam steps: use sgd without weight decay",
+            experiment.client.client_state or experiment.client.sends,
+            "gossip has no server with which this rule could exchange vectors: use an optimizer, or prox",
         ),
         (
             "environment.local_work",

@@ -1,11 +1,33 @@
 """Local training rules of clients."""
 
-from offbeat.client.rules.base import ClientRule, Number, State
+from offbeat.client.rules.adagrad import Adagrad
+from offbeat.client.rules.adam import Adam, AdamW
+from offbeat.client.rules.base import ClientRule, Number, State, steps_per_epoch
+from offbeat.client.rules.correction import Correction
 from offbeat.client.rules.dyn import Dyn
+from offbeat.client.rules.optimizer import LocalOptimizer
 from offbeat.client.rules.prox import Prox
 from offbeat.client.rules.scaffold import Scaffold
 from offbeat.client.rules.sgd import SGD
 
-CLIENT_RULES: dict[str, type[ClientRule]] = {"sgd": SGD, "prox": Prox, "scaffold": Scaffold, "dyn": Dyn}
+LOCAL_OPTIMIZERS: dict[str, type[LocalOptimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "adagrad": Adagrad}
 
-__all__ = ["CLIENT_RULES", "SGD", "ClientRule", "Dyn", "Number", "Prox", "Scaffold", "State"]
+CLIENT_RULES: dict[str, type[ClientRule]] = LOCAL_OPTIMIZERS | {"prox": Prox, "scaffold": Scaffold, "dyn": Dyn}
+
+__all__ = [
+    "CLIENT_RULES",
+    "LOCAL_OPTIMIZERS",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "ClientRule",
+    "Correction",
+    "Dyn",
+    "LocalOptimizer",
+    "Number",
+    "Prox",
+    "Scaffold",
+    "State",
+    "steps_per_epoch",
+]

@@ -33,11 +33,17 @@ class ClientRule(Options, ABC):
     schedule: Schedule = field(default_factory=ConstantRate)
     """Schedule of η_l over the effective steps of the server, which count the steps that have moved x."""
     batch_size: PositiveInt = 32
-    """Examples per local step; a client with fewer uses all of them."""
+    """Examples per forward pass; a client with fewer uses all of them."""
     epochs: PositiveInt | None = None
     """Passes over the client's data; one if neither `epochs` nor `steps` is given."""
     steps: PositiveInt | None = None
     """Local steps K, instead of epochs."""
+    accumulate: PositiveInt = 1
+    """Batches per local step: their gradients are averaged over all examples before the step."""
+    drop_last: bool = False
+    """Whether the last batch of an epoch is dropped if it is short, unless the client has no other."""
+    clip_norm: Positive | None = None
+    """Maximum norm of the loss's gradient in a local step; longer ones are scaled down to it."""
     weight_decay: NonNegative = 0.0
     """λ: the gradient is g + λ·y."""
 
@@ -62,9 +68,9 @@ class ClientRule(Options, ABC):
         return False
 
     @property
-    def stateless(self) -> bool:
-        """Whether a step depends on nothing but y, g and x."""
-        return not self.client_state
+    def examples_per_step(self) -> int:
+        """Examples of a local step."""
+        return self.batch_size * self.accumulate
 
     def without_rate(self) -> Self:
         """Return the rule with a neutral learning rate: it is equal for rules that can share a stack."""
@@ -72,10 +78,13 @@ class ClientRule(Options, ABC):
 
     def local_steps(self, examples: int) -> int:
         """Return the number K of local steps for a client with the given number of examples."""
-        return self.steps or (self.epochs or 1) * math.ceil(examples / self.batch_size)
+        return self.steps or (self.epochs or 1) * steps_per_epoch(examples, self.examples_per_step, self.drop_last)
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], client_state: State) -> State:
         """Return the state with which a job starts.
+
+        A vector of the length of x is cut like the model where steps run parameter by parameter; a tensor whose last
+        dimension has another length, such as a counter (1,) or (n, 1), is not.
 
         Args:
             x: The model that the client received.
@@ -106,6 +115,11 @@ class ClientRule(Options, ABC):
     def server(self) -> ServerExtension | None:
         """Return the server's part of the rule, or None if it has none."""
         return None
+
+
+def steps_per_epoch(examples: int, per_step: int, drop_last: bool) -> int:
+    """Return the local steps of a pass over a client's examples."""
+    return max(1, examples // per_step) if drop_last else math.ceil(examples / per_step)
 
 
 def descend(y: Tensor, direction: Tensor, lr: Number, keep: bool = False) -> Tensor:

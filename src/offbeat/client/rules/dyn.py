@@ -7,6 +7,9 @@ Acar et al., *Federated Learning Based on Dynamic Regularization*, ICLR 2021, Al
     g_i   ← g_i − α (y_K − x)
 
 FedDyn's server is the algorithm `feddyn` with the same α. Under another algorithm only the local correction applies.
+
+With another optimizer, the same corrected gradient is the gradient of F_i(y) − ⟨g_i, y⟩ + (α/2)‖y − x‖², and g_i is
+updated as above: the paper's rule only asks that y_K is close to the minimizer, whatever finds it.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from offbeat.client.rules.base import ClientRule, Number, State, descend
+from offbeat.client.rules.base import Number, State
+from offbeat.client.rules.correction import Correction
 from offbeat.options import Positive
 
 
 @dataclass(kw_only=True, frozen=True)
-class Dyn(ClientRule):
-    """SGD with FedDyn's dynamic regularizer."""
+class Dyn(Correction):
+    """Descent with FedDyn's dynamic regularizer."""
 
     name: ClassVar[str] = "dyn"
 
@@ -31,17 +35,14 @@ class Dyn(ClientRule):
     """Strength α of the regularizer; the algorithm `feddyn` needs the same value."""
 
     client_state: ClassVar[tuple[str, ...]] = ("g_i",)
-    elementwise: ClassVar[bool] = True
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], client_state: State) -> State:
-        """Return g_i."""
-        return {"g_i": client_state["g_i"]}
+        """Return g_i and the optimizer's moments."""
+        return self.optimizer.moments(x) | {"g_i": client_state["g_i"]}
 
-    def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
-        """Return y − lr·(g − g_i + α(y − x))."""
-        if self.weight_decay:
-            g = g.add(y, alpha=self.weight_decay)
-        return descend(y, (g - state["g_i"]).add(y - x, alpha=self.alpha), lr), state
+    def corrected(self, g: Tensor, y: Tensor, x: Tensor, state: State) -> Tensor:
+        """Return g − g_i + α(y − x)."""
+        return (g - state["g_i"]).add(y - x, alpha=self.alpha)
 
     def finish(self, y: Tensor, x: Tensor, lr: Number, steps: Number, state: State) -> tuple[State, State]:
         """Return the new g_i, which stays on the client."""

@@ -8,6 +8,9 @@ option II.
     y     ← y − η_l (g − c_i + c)
     c_i⁺  = c_i − c + (x − y_K)/(K η_l);  the client sends c_i⁺ − c_i, the server adds 1/N of it to c
 
+With SGD, c_i⁺ is the mean of the K local gradients. With another optimizer y_K does not tell that mean, so the
+gradients are summed instead: c_i⁺ = (1/K) Σ g, the same quantity.
+
 The algorithm decides how x is updated, so SCAFFOLD works under synchronous and asynchronous servers.
 """
 
@@ -20,38 +23,51 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.client.rules.base import ClientRule, Number, State, descend
+from offbeat.client.rules.base import Number, State
+from offbeat.client.rules.correction import Correction
 from offbeat.messages import Update
 from offbeat.server.extensions import ServerExtension
 
 
 @dataclass(kw_only=True, frozen=True)
-class Scaffold(ClientRule):
-    """SGD corrected by control variates against client drift."""
+class Scaffold(Correction):
+    """Descent corrected by control variates against client drift."""
 
     name: ClassVar[str] = "scaffold"
     client_state: ClassVar[tuple[str, ...]] = ("c_i",)
     sends: ClassVar[tuple[str, ...]] = ("change",)
-    elementwise: ClassVar[bool] = True
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], client_state: State) -> State:
-        """Return c and c_i."""
-        return {"c": extra["c"].expand_as(x), "c_i": client_state["c_i"]}
+        """Return c, c_i and the optimizer's moments; where y does not tell the mean gradient, also its sum so far."""
+        total = {} if self.optimizer.plain else {"sum": torch.zeros_like(x)}
+        return self.optimizer.moments(x) | total | {"c": extra["c"].expand_as(x), "c_i": client_state["c_i"]}
+
+    def corrected(self, g: Tensor, y: Tensor, x: Tensor, state: State) -> Tensor:
+        """Return g − c_i + c."""
+        return g - state["c_i"] + state["c"]
 
     def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
-        """Return y − lr·(g − c_i + c)."""
-        if self.weight_decay:
-            g = g.add(y, alpha=self.weight_decay)
-        return descend(y, g - state["c_i"] + state["c"], lr), state
+        """Return the next y and the new state."""
+        if "sum" in state:
+            decayed = g.add(y, alpha=0.0 if self.optimizer.decoupled else self.weight_decay)
+            state = state | {"sum": state["sum"] + decayed}
+        return super().step(y, g, x, lr, state)
 
     def finish(self, y: Tensor, x: Tensor, lr: Number, steps: Number, state: State) -> tuple[State, State]:
         """Return the change of c_i, which is sent, and the new c_i."""
-        change = (x - y) / (steps * lr) - state["c"]
+        change = state["sum"] / steps - state["c_i"] if "sum" in state else _change(y, x, steps * lr, state["c"])
         return {"change": change}, {"c_i": state["c_i"] + change}
 
     def server(self) -> ServerExtension:
         """Return the server's control variate."""
         return ControlVariate()
+
+
+def _change(y: Tensor, x: Tensor, scale: Number, c: Tensor) -> Tensor:
+    """Return (x − y)/scale − c, or 0 where the scale K η_l is zero, at the end of a schedule."""
+    if isinstance(scale, Tensor):
+        return torch.where(scale > 0, (x - y) / scale - c, torch.zeros_like(x))
+    return (x - y) / scale - c if scale else torch.zeros_like(x)
 
 
 class ControlVariate(ServerExtension):

@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from offbeat.client.rules.base import ClientRule, Number, State, descend
+from offbeat.client.rules.base import Number, State, descend
+from offbeat.client.rules.optimizer import LocalOptimizer
+from offbeat.errors import ConfigError
 from offbeat.options import NonNegative
 
 
 @dataclass(kw_only=True, frozen=True)
-class SGD(ClientRule):
+class SGD(LocalOptimizer):
     """m ← momentum·m + g + weight_decay·y; y ← y − lr·m. The momentum buffer m is zero at the start of every job."""
 
     name: ClassVar[str] = "sgd"
 
     momentum: NonNegative = 0.0
     """Momentum of local steps."""
+    nesterov: bool = False
+    """Whether a step is lr·(g + momentum·m)."""
 
-    elementwise: ClassVar[bool] = True
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and not self.momentum:
+            raise ConfigError("true, but there is no momentum; set momentum", key="nesterov")
 
     @property
     def plain(self) -> bool:
         """Whether there is no momentum and no subclass with a step of its own."""
-        return not self.momentum and type(self).step is SGD.step
+        return not self.momentum and type(self).step is LocalOptimizer.step and type(self).update is SGD.update
 
-    @property
-    def stateless(self) -> bool:
-        """Whether there is no momentum."""
-        return not self.momentum
-
-    def begin(self, x: Tensor, extra: Mapping[str, Tensor], client_state: State) -> State:
+    def moments(self, x: Tensor) -> State:
         """Return the momentum buffer."""
         return {"m": torch.zeros_like(x)} if self.momentum else {}
 
-    def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
+    def update(self, y: Tensor, g: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         """Return the next y and the momentum buffer."""
-        if self.weight_decay:
-            g = g.add(y, alpha=self.weight_decay)
-        if self.momentum:
-            g = g.add(state["m"], alpha=self.momentum)
-            state = {"m": g}
-        return descend(y, g, lr, keep=bool(self.momentum)), state
+        if not self.momentum:
+            return descend(y, g, lr), state
+        m = g.add(state["m"], alpha=self.momentum)
+        if self.nesterov:
+            return descend(y, g.add(m, alpha=self.momentum), lr), state | {"m": m}
+        return descend(y, m, lr, keep=True), state | {"m": m}

@@ -20,7 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offbeat.client.local_step import added, clipped
 from offbeat.client.rules import ClientRule, State
+from offbeat.client.training import forward_slices
 from offbeat.errors import first_line
 from offbeat.executors.gpu import triton_support
 from offbeat.vectors import Layout
@@ -35,7 +37,10 @@ ALIGN = 64  # numbers to which a row is padded
 # separately, instead of turning the width into a dynamic size for all later calls.
 COMPILER: dict[str, Any] = {"cache_size_limit": 4 * len(SIZES), "automatic_dynamic_shapes": False}
 
-Loss = Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]  # parameters (n, …) by name, batches, weights of examples
+# Parameters (n, …) by name, batches, weights of the examples, running statistics → losses (n,)
+Loss = Callable[[dict[str, Tensor], Tensor, Tensor, Tensor | None], Tensor]
+# The same with a list of leaves → their gradients, losses (n,)
+Gradient = Callable[[list[Tensor], Tensor, Tensor, Tensor | None], tuple[Sequence[Tensor | None], Tensor]]
 Integers = NDArray[np.int64]
 
 
@@ -65,24 +70,27 @@ class Program:
         x: Models of the first stack; sets the number of rows.
         batches: Plan of the first stack; sets the number of steps and the batch size.
         state: The rule's state for the first stack.
+        buffers: Running statistics of the first stack, if the models have any.
         stream: Stream on which steps are captured; None on a CPU, where steps run without capture.
         compiled: Whether steps are compiled.
     """
 
     def __init__(
-        self, loss: Loss, layout: Layout, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any,
-        compiled: bool,
+        self, loss: Loss, layout: Layout, rule: ClientRule, x: Tensor, batches: Integers, state: State,
+        buffers: Tensor | None, stream: Any, compiled: bool,
     ) -> None:  # fmt: skip
         triton_support.detect_triton(x.device)
         self.layout = layout
         steps = 1 << (len(batches) - 1).bit_length()
-        width = min(rule.batch_size, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled once
+        width = min(rule.examples_per_step, 1 << (batches.shape[2] - 1).bit_length())  # few widths, each compiled once
         rows = padded(len(x))
         self._least = min(rows, 2 if compiled else 1)  # a single row would be compiled separately
         self.rule = rule.without_rate()
         self.x, self.y = _aligned(x, rows), _aligned(x, rows)
         self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
         self.state: State = {name: _aligned(value, rows) for name, value in state.items()}
+        self.buffers = None if buffers is None else _aligned(buffers, rows)
+        self.losses = x.new_zeros((rows, 1))  # sums over the steps
         self.batches = torch.zeros((steps, rows, width, *batches.shape[3:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
@@ -110,8 +118,9 @@ class Program:
         )
 
     def run(
-        self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers
-    ) -> tuple[Tensor, State]:
+        self, x: Tensor, lr: Tensor, steps: Integers, state: State, buffers: Tensor | None,
+        batches: Integers, counts: Integers,
+    ) -> tuple[Tensor, State, Tensor | None, Tensor]:  # fmt: skip
         """Run all steps of a stack.
 
         Args:
@@ -119,18 +128,24 @@ class Program:
             lr: Learning rate per row (n, 1).
             steps: Number of steps per row, in descending order.
             state: The rule's state.
+            buffers: Running statistics (n, b), if the models have any.
             batches: Indices of the examples (most steps, n, B).
             counts: Valid examples per batch (most steps, n).
 
         Returns:
-            The trained models and the rule's state, valid until the next run.
+            The trained models, the rule's state, the running statistics and the sum of each row's losses, valid until
+            the next run.
         """
-        n = self.load(x, lr, steps, state, batches, counts)
+        n = self.load(x, lr, steps, state, buffers, batches, counts)
         for size in self._sizes(steps):
             self.step(size)
-        return self.y[:n], {name: value[:n] for name, value in self.state.items()}
+        state = {name: value[:n] for name, value in self.state.items()}
+        return self.y[:n], state, None if self.buffers is None else self.buffers[:n], self.losses[:n, 0]
 
-    def load(self, x: Tensor, lr: Tensor, steps: Integers, state: State, batches: Integers, counts: Integers) -> int:
+    def load(
+        self, x: Tensor, lr: Tensor, steps: Integers, state: State, buffers: Tensor | None,
+        batches: Integers, counts: Integers,
+    ) -> int:  # fmt: skip
         """Copy a stack into the program's memory; capture steps of sizes that are new. Returns the number of rows."""
         n, (most, _, width) = len(x), batches.shape[:3]
         for size in sorted(set(self._sizes(steps)) if self._stream is not None else (), reverse=True):
@@ -140,6 +155,9 @@ class Program:
         self.steps[:n, 0] = torch.from_numpy(steps)
         for name, value in state.items():
             self.state[name][:n] = value
+        if self.buffers is not None and buffers is not None:
+            self.buffers[:n] = buffers
+        self.losses.zero_()
         self.batches[:most, :n, :width].copy_(torch.from_numpy(batches))
         self.weights.zero_()
         self.weights[:most, :n, :width].copy_(torch.from_numpy(batch_weights(batches, counts)))
@@ -188,13 +206,23 @@ class Program:
         self._graphs[size] = graph
 
     def _step(self, size: int, count: int | None = None) -> None:
-        y = self.y[:size]
+        y, on = self.y[:size], self.steps[:size] > self.t
         parts = self.layout.unflatten(y).values() if self.apart else (y,)
         leaves = [part.detach().requires_grad_() for part in parts]
         t = self.t.remainder(len(self.batches))
         batch, weight = (table.index_select(0, t)[0, :size, :count] for table in (self.batches, self.weights))
-        gradients = (self._gradient if count is None else self._plain)(leaves, batch, weight)
-        lr, on = self.lr[:size], self.steps[:size] > self.t
+        gradient = self._gradient if count is None else self._plain
+        buffers = None if self.buffers is None else self.buffers[:size].clone()
+        gradients: list[Tensor | None] = []
+        for part in forward_slices(batch.shape[1], self.rule.batch_size):
+            found, losses = gradient(leaves, batch[:, part], weight[:, part], buffers)
+            gradients = [added(a, b) for a, b in zip(gradients, found, strict=True)] if gradients else list(found)
+            self.losses[:size].add_(torch.where(on, losses[:, None], torch.zeros_like(self.losses[:size])))
+        if self.rule.clip_norm is not None:
+            gradients = clipped(gradients, self.rule.clip_norm)
+        if self.buffers is not None and buffers is not None:
+            self.buffers[:size].copy_(torch.where(on, buffers, self.buffers[:size]))
+        lr = self.lr[:size]
         if self.apart:
             _descend(self.rule, leaves, gradients, lr, on)
         else:
@@ -212,8 +240,8 @@ class Programs:
         self._known: dict[ClientRule, Program] = {}  # by rule without its learning rate, most recently used last
 
     def get(
-        self, loss: Loss, layout: Layout, rule: ClientRule, x: Tensor, batches: Integers, state: State, stream: Any,
-        compiled: bool,
+        self, loss: Loss, layout: Layout, rule: ClientRule, x: Tensor, batches: Integers, state: State,
+        buffers: Tensor | None, stream: Any, compiled: bool,
     ) -> Program:  # fmt: skip
         """Return a program that can run a stack; the arguments are those of `Program`."""
         name = rule.without_rate()
@@ -222,39 +250,42 @@ class Programs:
             program = None  # frees its memory before the next one allocates
             while len(self._known) >= self.CAPACITY:
                 del self._known[next(iter(self._known))]
-            program = Program(loss, layout, rule, x, batches, state, stream, compiled)
+            program = Program(loss, layout, rule, x, batches, state, buffers, stream, compiled)
         self._known[name] = program
         return program
 
 
-def compiled_gradient(loss: Loss, layout: Layout) -> Callable[..., tuple[Tensor, ...]]:
-    """Return a compiled function ([models (n, d)], batches, weights) → (gradients (n, d),)."""
+def compiled_gradient(loss: Loss, layout: Layout) -> Gradient:
+    """Return a compiled function ([models (n, d)], batches, weights, statistics) → ((gradients (n, d),), losses)."""
     return Compiled(_by_vector(loss, layout), _gradient_of)
 
 
-def _gradient_of(loss: Callable[..., Tensor]) -> Callable[..., tuple[Tensor | None, ...]]:
-    """Return a function for the gradients by the tensors in the first argument."""
+def _gradient_of(loss: Callable[..., Tensor]) -> Gradient:
+    """Return a function for the gradients by the tensors in the first argument, and the losses themselves."""
 
-    def gradient(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> tuple[Tensor | None, ...]:
-        return torch.autograd.grad(loss(leaves, batch, weight), leaves, allow_unused=True)
+    def gradient(
+        leaves: list[Tensor], batch: Tensor, weight: Tensor, buffers: Tensor | None
+    ) -> tuple[Sequence[Tensor | None], Tensor]:
+        losses = loss(leaves, batch, weight, buffers)
+        return torch.autograd.grad(losses.sum(), leaves, allow_unused=True), losses.detach()
 
     return gradient
 
 
 def _by_vector(loss: Loss, layout: Layout) -> Callable[..., Tensor]:
-    """Return the loss as a function of [models (n, d)]."""
+    """Return the losses as a function of [models (n, d)]."""
 
-    def of_vector(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> Tensor:
-        return loss(layout.unflatten(leaves[0]), batch, weight)
+    def of_vector(leaves: list[Tensor], batch: Tensor, weight: Tensor, buffers: Tensor | None) -> Tensor:
+        return loss(layout.unflatten(leaves[0]), batch, weight, buffers)
 
     return of_vector
 
 
 def _by_parameter(loss: Loss, names: Sequence[str]) -> Callable[..., Tensor]:
-    """Return the loss as a function of a list of parameters (n, …)."""
+    """Return the losses as a function of a list of parameters (n, …)."""
 
-    def of_parameters(leaves: list[Tensor], batch: Tensor, weight: Tensor) -> Tensor:
-        return loss(dict(zip(names, leaves, strict=True)), batch, weight)
+    def of_parameters(leaves: list[Tensor], batch: Tensor, weight: Tensor, buffers: Tensor | None) -> Tensor:
+        return loss(dict(zip(names, leaves, strict=True)), batch, weight, buffers)
 
     return of_parameters
 
@@ -348,7 +379,7 @@ class Compiled:
     def __call__(self, *arguments: Any) -> Any:
         """Call the compiled function, or the original one once compiling has failed."""
         if self._compiled is not None:
-            tensors = [t for a in arguments for t in (a if isinstance(a, list) else [a])]
+            tensors = [t for a in arguments for t in (a if isinstance(a, list) else [a]) if t is not None]
             for tensor in tensors if len(tensors[0]) > 1 else ():
                 torch._dynamo.mark_dynamic(tensor, 0)
             try:
