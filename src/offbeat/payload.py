@@ -7,6 +7,7 @@ and the vectors one after another.
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -69,7 +70,14 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 def encode_update(update: Update, codec: Codec, layout: Layout, job: Job) -> bytes:
     """Return the payload of an update whose Δ is not encoded yet."""
-    header = {"job": update.job, "version": update.version, "steps": update.steps, "examples": update.examples}
+    header: dict[str, Any] = {
+        "job": update.job,
+        "version": update.version,
+        "steps": update.steps,
+        "examples": update.examples,
+    }
+    if math.isfinite(update.loss):
+        header["loss"] = update.loss
     if codec.lossless:
         header["raw"] = True
     delta = codec.encode(update.delta, layout, job.seed, job.compression_rate)
@@ -90,11 +98,12 @@ def decode_update(payload: bytes, codec: Codec, layout: Layout, job: Job) -> Upd
         delta = codec.decode(body, layout).to(job.x.device)
         extra = {name: vector(body).to(job.x.device) for name, body in parts.items()}
         number, version, steps, examples = (int(header[name]) for name in ("job", "version", "steps", "examples"))
+        loss = float(header.get("loss", math.nan))
     except Exception as error:  # a client may send anything
         raise WireError(f"the update cannot be decoded: {error!r}") from error
     return Update(
         job=number, client=job.client, version=version, delta=delta, steps=steps,
-        examples=examples, wire_bytes=len(payload), extra=extra,
+        examples=examples, wire_bytes=len(payload), extra=extra, loss=loss,
     )  # fmt: skip
 
 

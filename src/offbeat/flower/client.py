@@ -56,7 +56,9 @@ class NodeClient:
         update, payload = self.runtime.train_to_bytes(job)
         self._save_state(context, job.client)
         seconds = time.monotonic() - started
-        metrics = MetricRecord({"num-examples": update.examples, "steps": job.steps, "seconds": seconds})
+        metrics = MetricRecord(
+            {"num-examples": update.examples, "steps": job.steps, "seconds": seconds, "train-loss": update.loss}
+        )
         arrays = ArrayRecord({"payload": raw_array(payload)})
         return Message(RecordDict({UPDATE: arrays, "metrics": metrics}), reply_to=message)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -106,7 +107,9 @@ def row(outcome: Outcome) -> tuple[Any, ...]:
     assert isinstance(event, (Arrival, Lost))
     job = event.job
     if isinstance(event, Lost):
-        return event.sent, now, job.client, job.version, 0, job.steps, 0, STATUS.index(outcome.refused or "lost")
+        status = STATUS.index(outcome.refused or "lost")
+        return event.sent, now, job.client, job.version, 0, job.steps, 0, status, math.nan
     status = STATUS.index(outcome.refused or ("aggregated" if outcome.aggregated else "late"))
     update = event.update
-    return event.sent, now, job.client, job.version, outcome.staleness, update.steps, update.wire_bytes, status
+    sizes = update.steps, update.wire_bytes
+    return event.sent, now, job.client, job.version, outcome.staleness, *sizes, status, update.loss

@@ -25,6 +25,7 @@ from offbeat.errors import RunFolderError, first_line
 from offbeat.runs.folder.schema import (
     CLIENT_METRICS,
     CONFIG,
+    FIRST_UPDATE,
     LOCK,
     METRICS,
     SETTING,
@@ -164,13 +165,17 @@ def read_updates(folder: pathlib.Path, *, mapped: bool = False, any_status: bool
     path = folder / UPDATES
     try:
         with _open(path) as file:
-            count = _row_count(file)
+            count, kind = _row_count(file)
             if mapped and count:
-                rows: UpdateRows = np.memmap(file, UPDATE, mode="r", offset=file.tell(), shape=(count,))
+                rows: UpdateRows = np.memmap(file, kind, mode="r", offset=file.tell(), shape=(count,))
             else:
-                rows = np.fromfile(file, UPDATE, count)
+                rows = np.fromfile(file, kind, count)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
+    if rows.dtype != UPDATE:
+        first, rows = rows, np.full(len(rows), np.nan, UPDATE)
+        for name in first.dtype.names or ():
+            rows[name] = first[name]
     if len(rows) and not any_status and (worst := rows["status"].max()) >= len(STATUS):
         raise UnreadableFileError(path, f"is damaged: it contains the unknown status {worst}")
     return rows
@@ -233,19 +238,19 @@ def _open(path: pathlib.Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _row_count(file: BinaryIO) -> int:
-    """Validate the header of an update log and return its number of rows; leaves the file at the first row."""
+def _row_count(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
+    """Validate the header of an update log; return the number and type of its rows and leave the file at the first."""
     try:
         npy.read_magic(file)
         shape, _, kind = npy.read_array_header_1_0(file)
     except Exception as error:  # NumPy's parser of headers can raise almost anything
         raise ValueError(f"its header is damaged: {first_line(error)[:200]}") from error
-    available = (os.fstat(file.fileno()).st_size - file.tell()) // UPDATE.itemsize
-    if kind != UPDATE or len(shape) != 1:
+    available = (os.fstat(file.fileno()).st_size - file.tell()) // max(1, kind.itemsize)
+    if kind not in (UPDATE, FIRST_UPDATE) or len(shape) != 1:
         raise ValueError(f"it is not an update log of this version of offbeat: its rows are {kind}")
     if not 0 <= shape[0] <= available:
         raise ValueError(f"it is truncated: {available:,} of {shape[0]:,} rows")
-    return int(shape[0])
+    return int(shape[0]), kind
 
 
 def _unreadable(path: pathlib.Path, error: Exception) -> UnreadableFileError:

@@ -39,9 +39,13 @@ UPDATE = np.dtype(
         ("steps", "<i4"),
         ("bytes", "<i8"),
         ("status", "u1"),  # index into STATUS
+        ("loss", "<f4"),  # mean training loss over the local steps; NaN if it is not known
     ]
 )
 """One row of `updates.npy`."""
+
+FIRST_UPDATE = np.dtype([(name, UPDATE[name]) for name in UPDATE.names or () if name != "loss"])
+"""A row as the first release wrote it, which can still be read."""
 
 STATUS = ("aggregated", "lost", "late", *REASONS)
 """How a job can end, in the order of the codes in `updates.npy`."""
