@@ -71,7 +71,7 @@ def _walk(kind: type, path: str, found: dict[type, Section]) -> None:
         # The keys of a data set are in the table of the data, next to those that all data sets share.
         place = path if inner is Source else f"{path}.{entry.name}".lstrip(".")
         section = found.setdefault(inner, Section(inner, default=_named(entry)))
-        if place in section.places:
+        if place in section.places or path in section.places:  # such as a schedule after a schedule
             continue
         section.places.append(place)
         for member in CHOICES.get(inner, {"": inner}).values():

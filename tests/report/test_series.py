@@ -15,7 +15,7 @@ def log_of(rows: list[tuple[float, float, int, int, int, int]]) -> UpdateRows:
     """Return rows (sent, time, client, version, staleness, status) as a log, ordered by their ends."""
     log = np.zeros(len(rows), UPDATE)
     for at, (sent, time, client, version, staleness, status) in enumerate(sorted(rows, key=lambda row: row[1])):
-        log[at] = (sent, time, client, version, staleness, 1, 10, status)
+        log[at] = (sent, time, client, version, staleness, 1, 10, status, 0.5)
     return log
 
 

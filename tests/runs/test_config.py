@@ -140,6 +140,10 @@ def test_errors_name_the_key_and_the_valid_values(assignments: list[str], expect
         (["model=tests.support.custom_objects:narrow"], ["model", "(2, 7)", "(2, 10)"]),
         (
             ["model=tests.support.custom_objects:normed", "executor=vectorized"],
+            ["client.batch_size: client ", "BatchNorm", "drop_last = true"],
+        ),
+        (
+            ["model=tests.support.custom_objects:mixing", "executor=vectorized"],
             ["executor: 'vectorized' cannot", "mixes the examples"],
         ),
         (["model=tests.support.custom_objects:wrong_input"], ["model", "does not accept inputs of shape [1, 8, 8]"]),

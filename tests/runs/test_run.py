@@ -17,7 +17,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
 from offbeat.cache import CACHES
-from offbeat.client.rules import Dyn
+from offbeat.client.rules import CLIENT_RULES
 from offbeat.compression import TopK
 from offbeat.data import Digits
 from offbeat.environment import Devices, HalfNormal
@@ -151,8 +151,8 @@ def test_time_to_target_is_that_of_the_first_evaluation_that_reaches_it() -> Non
 def test_every_algorithm_runs_under_its_schedulers_and_no_other(name: str) -> None:
     rule = ALGORITHMS[name]
     client: ob.ClientRule = ob.SGD(lr=0.1, steps=1 if rule.single_step else 2, batch_size=16)
-    if rule.client_rule == "dyn":
-        client = Dyn(lr=0.1, steps=2, batch_size=16)
+    if rule.client_rule in CLIENT_RULES:
+        client = CLIENT_RULES[rule.client_rule](lr=0.1, steps=client.steps, batch_size=16)
     for dispatch_name, kind in SCHEDULERS.items():
         names = {field.name for field in fields(kind)}
         scheduler = kind(**{k: v for k, v in (("concurrency", 8), ("buffer", 4)) if k in names})
@@ -241,14 +241,14 @@ def test_the_update_log_can_be_read_while_it_grows_and_cut_back(tmp_path: pathli
     log = UpdateLog(path)
     assert len(np.load(path)) == 0
     for n in range(10_000):
-        log.append((float(n), n + 0.5, n, 1, 2, 3, 4, 0))
+        log.append((float(n), n + 0.5, n, 1, 2, 3, 4, 0, 0.5))
     assert 4096 <= len(np.load(path)) <= 10_000
     log.close()
     rows = np.load(path)
     assert rows.dtype == UPDATE
     assert (rows["client"] == np.arange(10_000)).all()
     again = UpdateLog(path, 77)
-    again.append((0.0, 0.0, 5, 0, 0, 0, 0, 1))
+    again.append((0.0, 0.0, 5, 0, 0, 0, 0, 1, 0.5))
     again.close()
     rows = np.load(path)
     assert len(rows) == 78

@@ -25,6 +25,15 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
 
 
+class Centered(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=0)
+
+
+def mixing() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), Centered())
+
+
 def wrong_input() -> nn.Module:
     return nn.Linear(3, 10)
 

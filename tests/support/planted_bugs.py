@@ -56,7 +56,7 @@ BUGS = {
     "a trip that is lost has no row": """
 from offbeat.runs.folder import UpdateLog
 plain = UpdateLog.append
-UpdateLog.append = lambda self, row: None if row[-1] == 1 else plain(self, row)
+UpdateLog.append = lambda self, row: None if row[7] == 1 else plain(self, row)
 """,
     "no guard against a second update": """
 from offbeat.server.loop import Loop

@@ -87,11 +87,13 @@ class TrainingContext:
         Raises:
             ConfigError: A client has; the message names the client and the remedies.
         """
+        if not self._needs_pairs():
+            return
         rule, sizes = self.rule, np.asarray(self.data.sizes)
         whole = (sizes >= rule.examples_per_step) & rule.drop_last
         last = np.where(whole, 0, sizes % rule.examples_per_step)
         alone = np.flatnonzero((last % rule.batch_size == 1) | (rule.batch_size == 1))
-        if len(alone) and self._needs_pairs():
+        if len(alone):
             raise ConfigError(
                 f"client {alone[0]} has a batch of one example, on which BatchNorm cannot be trained: set "
                 "client.drop_last = true or another client.batch_size, and give every client two examples",

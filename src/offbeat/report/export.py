@@ -51,12 +51,14 @@ def metrics(folders: Sequence[pathlib.Path]) -> Table:
 
 def updates(folders: Sequence[pathlib.Path]) -> Table:
     """Return one row per completed job."""
+    columns = UPDATE.names or ()
+    code = columns.index("status")
     logs = {name: read_updates(folder, mapped=True) for name, folder in runs(folders).items()}
 
     def rows() -> Iterator[Sequence[Any]]:
         for name, log in logs.items():
             for first in range(0, len(log), BLOCK):
-                for *values, status in log[first : first + BLOCK].tolist():
-                    yield name, *values, STATUS[status]
+                for row in log[first : first + BLOCK].tolist():
+                    yield name, *row[:code], STATUS[row[code]], *row[code + 1 :]
 
-    return Table(["run", *(UPDATE.names or ())], rows())
+    return Table(["run", *columns], rows())
