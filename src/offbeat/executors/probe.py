@@ -11,7 +11,8 @@ from offbeat.client.context import TrainingContext
 from offbeat.errors import first_line
 from offbeat.executors.batch_norm import BATCH_NORMS
 from offbeat.executors.flops import forward_flops
-from offbeat.executors.stacked import STACKED_LAYERS, Stack
+from offbeat.executors.stacked import Stack
+from offbeat.executors.stacked_layers import STACKED_LAYERS
 from offbeat.messages import Job
 from offbeat.tasks.base import in_dtype
 from offbeat.trees import call, map_tensors, tensors

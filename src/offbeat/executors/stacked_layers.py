@@ -1,0 +1,217 @@
+"""Layers that take stacked parameters (n, …) and the concatenated batches of clients (n·B, …).
+
+This is the mathematics of `torch.vmap` without its interpreter, and an ordinary program to compile.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, group_norm, layer_norm
+
+from offbeat.client.local_step import GradientFactors
+from offbeat.executors import gpu
+from offbeat.executors.batch_norm import BATCH_NORMS, StackedBatchNorm, ValidExamples
+
+
+def stacked(module: nn.Module, factors: GradientFactors | None, valid: ValidExamples) -> nn.Module | None:
+    """Return a copy of a module for `functional_call` with stacked parameters; None if it has other kinds of layers.
+
+    Args:
+        module: The module of a single model.
+        factors: Where linear layers leave the factors of their gradients; None to compute the gradients.
+        valid: Tells BatchNorm layers which examples are padding.
+    """
+    owners = [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
+    if not all(type(m) in _STACKED and _plain(m) for m in owners):
+        return None
+    result = copy.deepcopy(module)
+    for layer in list(result.modules()):
+        if type(layer) in _STACKED:
+            layer.__class__ = _STACKED[type(layer)]
+            layer.factors = factors  # type: ignore[assignment]
+            layer.valid = valid  # type: ignore[assignment]
+    return result
+
+
+def _plain(layer: nn.Module) -> bool:
+    """Return whether a layer has only options that its stacked form supports."""
+    if isinstance(layer, nn.Conv2d):
+        return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    if isinstance(layer, nn.Embedding):
+        return layer.max_norm is None and layer.padding_idx is None and not layer.scale_grad_by_freq
+    return True
+
+
+class _Linear(nn.Linear):
+    factors: GradientFactors | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, out, _ = self.weight.shape
+        y = _product(x.reshape(n, -1, x.shape[-1]), self.weight, self.factors)
+        if self.bias is not None:
+            y = y + self.bias[:, None]
+        return y.reshape(*x.shape[:-1], out)
+
+
+def _product(rows: Tensor, weight: Tensor, factors: GradientFactors | None) -> Tensor:
+    """Return rows·weightᵀ per client, in low precision under autocast."""
+    if torch.is_autocast_enabled(rows.device.type):
+        low = torch.get_autocast_dtype(rows.device.type)
+        weight, rows = weight.to(low), rows.to(low)
+    y: Tensor = _Product.apply(rows, weight) if factors is None else _Factored.apply(rows, weight, factors)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Product(torch.autograd.Function):
+    """Matrix products whose gradient by the weight is contiguous; autograd's own would be transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return torch.bmm(rows, weight.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
+        rows, weight = ctx.saved_tensors
+        return _rows_gradient(ctx, g, weight), torch.bmm(g.transpose(1, 2), rows)
+
+
+class _Factored(torch.autograd.Function):
+    """Matrix products that offer the factors of the weight's gradient, and compute it only if they are not taken."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, factors: GradientFactors) -> Tensor:
+        ctx.factors = factors
+        return _Product.forward(ctx, rows, weight)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        rows, weight = ctx.saved_tensors
+        taken = ctx.factors.take(weight, g, rows)
+        return _rows_gradient(ctx, g, weight), None if taken else torch.bmm(g.transpose(1, 2), rows), None
+
+
+def _rows_gradient(ctx: Any, g: Tensor, weight: Tensor) -> Tensor | None:
+    return torch.bmm(g, weight) if ctx.needs_input_grad[0] else None
+
+
+class _Conv2d(nn.Conv2d):
+    factors: GradientFactors | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.biased(self.products(x))
+
+    def products(self, x: Tensor) -> Tensor:
+        if self._tiles(*x.shape[2:]):
+            return self._patches(x)
+        y = gpu.conv2d(x, self.weight, self.stride, self.padding, self.dilation, self.groups)
+        if y is not None:
+            return y
+        if self.kernel_size == (1, 1) and set(self.padding) == {0} and self.groups == 1:
+            return self._patches(x[:, :, :: self.stride[0], :: self.stride[1]])
+        n, out = self.weight.shape[:2]
+        batch, (channels, height, width) = x.shape[0] // n, x.shape[1:]
+        grouped = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
+        y = conv2d(grouped, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
+        return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])
+
+    def _tiles(self, height: int, width: int) -> bool:
+        """Return whether the kernel tiles the image without overlap or remainder, as in a patch embedding."""
+        (kh, kw), plain = self.kernel_size, self.groups == 1 and set(self.dilation) == {1} and set(self.padding) == {0}
+        return plain and self.stride == (kh, kw) and height % kh == 0 and width % kw == 0
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """Convolve with one matrix product per client; the output is channels-last."""
+        n, out, channels, kh, kw = self.weight.shape
+        images, _, height, width = x.shape
+        tiles = x.reshape(images, channels, height // kh, kh, width // kw, kw).permute(0, 2, 4, 1, 3, 5)
+        y = _product(tiles.reshape(n, -1, channels * kh * kw), self.weight.flatten(2), self.factors)
+        return y.view(images, height // kh, width // kw, out).permute(0, 3, 1, 2)
+
+    def biased(self, y: Tensor) -> Tensor:
+        if self.bias is None:
+            return y
+        return y + self.bias.repeat_interleave(y.shape[0] // len(self.bias), 0)[:, :, None, None]
+
+
+class _Sequential(nn.Sequential):
+    """Fuses some sequences of layers.
+
+    The bias of a convolution and the ReLU are applied after a max-pooling instead of before it. Both preserve the order
+    of numbers, so the result is the same to the last bit, and there is less to compute.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = list(self)
+        while layers:
+            layer, *layers = layers
+            following = [type(other) for other in layers[:2]]
+            if isinstance(layer, _GroupNorm) and following[:1] == [nn.ReLU]:
+                x, layers = layer.normalize(x), layers[1:]
+            elif isinstance(layer, _Conv2d) and following == [nn.ReLU, nn.MaxPool2d]:
+                relu, pool, *layers = layers
+                assert isinstance(pool, nn.MaxPool2d)
+                x = layer.products(x)
+                y = gpu.bias_relu_max_pool(x, layer.bias, pool) if layer.bias is not None else None
+                x = relu(layer.biased(pool(x))) if y is None else y
+            else:
+                x = layer(x)
+        return x
+
+
+class _GroupNorm(nn.GroupNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.normalize(x, relu=False)
+
+    def normalize(self, x: Tensor, relu: bool = True) -> Tensor:
+        """Normalize the images, followed by a ReLU or not."""
+        if self.affine:
+            normalized = gpu.group_norm(x, self.weight, self.bias, self.num_groups, self.eps, relu)
+            if normalized is not None:
+                return normalized
+        y = group_norm(x, self.num_groups, None, None, self.eps)
+        y = _scaled(y, self.weight, self.bias, (-1, *(1,) * (x.ndim - 2)))
+        return y.relu() if relu else y
+
+
+class _LayerNorm(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        y = layer_norm(x, self.normalized_shape, None, None, self.eps)
+        return _scaled(
+            y, self.weight, self.bias, (*(1,) * (x.ndim - 1 - len(self.normalized_shape)), *self.normalized_shape)
+        )
+
+
+class _Embedding(nn.Embedding):
+    def forward(self, x: Tensor) -> Tensor:
+        n, words, size = self.weight.shape
+        shift = torch.arange(n, device=x.device).mul(words).view(n, *(1,) * x.ndim)
+        indices = x.view(n, x.shape[0] // n, *x.shape[1:]) + shift
+        return self.weight.reshape(n * words, size)[indices].flatten(0, 1)
+
+
+def _scaled(y: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """Return y·weight + bias with separate parameters per client."""
+    if weight is None:
+        return y
+    n = weight.shape[0]
+    rows = y.view(n, y.shape[0] // n, *y.shape[1:])
+    rows = rows * weight.view(n, 1, *shape)
+    return (rows if bias is None else rows + bias.view(n, 1, *shape)).view_as(y)
+
+
+_STACKED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: _Linear,
+    nn.Conv2d: _Conv2d,
+    nn.Sequential: _Sequential,
+    nn.GroupNorm: _GroupNorm,
+    nn.LayerNorm: _LayerNorm,
+    nn.Embedding: _Embedding,
+    **dict.fromkeys(BATCH_NORMS, StackedBatchNorm),
+}
+
+STACKED_LAYERS = sorted(kind.__name__ for kind in _STACKED if kind is not nn.Sequential)
