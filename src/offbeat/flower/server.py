@@ -26,7 +26,7 @@ from offbeat.runs.drive import alone
 from offbeat.runs.experiment import Experiment
 from offbeat.runs.folder import CHECKPOINT, CONFIG, MODEL, Origin, is_finished, read_summary, read_text
 from offbeat.runs.result import Result, Watch
-from offbeat.runs.run import Run, server_settings
+from offbeat.runs.run import Run
 from offbeat.server import checkpoint
 from offbeat.server.session import ServerSettings
 
@@ -173,7 +173,7 @@ def _settings(assembly: Assembly, nodes: NodeRegistry, wire: FlatFormat, folder:
     experiment = assembly.experiment
     workload = Workload(experiment.client.steps or 0)  # 0: the node derives the steps from the size of its data
     return dataclasses.replace(
-        server_settings(assembly, folder),
+        assembly.server_settings(folder),
         environment=live_environment(nodes),
         participation=assembly.environment.availability.probability_of,
         workload=assembly.workload if experiment.algorithm.plans else lambda client: workload,

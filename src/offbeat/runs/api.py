@@ -25,8 +25,9 @@ from offbeat.runs.drive import alone
 from offbeat.runs.experiment import Evaluation, Experiment
 from offbeat.runs.folder import CONFIG, Origin, is_finished, read_config, read_summary, read_text
 from offbeat.runs.interrupt import interruptible
+from offbeat.runs.records import settle
 from offbeat.runs.result import Result, Watch
-from offbeat.runs.run import Run, settle
+from offbeat.runs.run import Run
 from offbeat.runs.setting import setting
 from offbeat.scheduling import SCHEDULERS, Scheduler
 from offbeat.tasks import TASKS, Task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import pathlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from offbeat.client.runtime import ClientRuntime
 from offbeat.environment import Environment
 from offbeat.executors import Executor, Name
 from offbeat.random import key
+from offbeat.server.session import ServerSettings
 
 if TYPE_CHECKING:
     from offbeat.runs.experiment import Experiment
@@ -65,6 +67,30 @@ class Assembly:
             context.task.pool_key,
             str(module), context.layout.fingerprint, fixed.hexdigest(),
         )  # fmt: skip
+
+    def server_settings(self, folder: pathlib.Path | None = None) -> ServerSettings:
+        """Return the server's settings for a simulated run.
+
+        Args:
+            folder: Where the run keeps its files.
+        """
+        experiment, context, runtime = self.experiment, self.context, self.runtime
+        return ServerSettings(
+            algorithm=experiment.algorithm,
+            scheduler=experiment.scheduler,
+            environment=self.environment,
+            validator=experiment.validation,
+            x=context.layout.read(context.module),
+            clients=context.data.clients,
+            seed=experiment.seed,
+            workload=self.workload,
+            local_schedule=experiment.client.schedule,
+            extension=runtime.server_extension(),
+            auxiliary_sizes=runtime.auxiliary_sizes(),
+            outgoing=runtime.outgoing,
+            stateful=runtime.stateful,
+            folder=folder,
+        )
 
     def workload(self, client: int) -> Workload:
         """Return the workload of a client: planned by the algorithm, or the default of the client rule."""

@@ -1,84 +1,41 @@
-"""One run of an experiment: its session, its records and its folder."""
+"""One run of an experiment: its session, its evaluations, its callbacks and its files."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import pathlib
-import shutil
 import threading
 import time
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 from torch import nn
 
-from offbeat.client.evaluation import EvaluationInterrupted, Score
+from offbeat.client.evaluation import EvaluationInterrupted, TestResult
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
 from offbeat.executors.base import TrainingOutcome
-from offbeat.files import write_atomic, write_json
 from offbeat.messages import Job, Update
-from offbeat.runs import privacy
 from offbeat.runs.assembly import Assembly
-from offbeat.runs.callbacks import Callback, CallbackList, RunInfo, RunOutcome
+from offbeat.runs.callbacks import Callback, CallbackList, RunOutcome
 from offbeat.runs.checkpoint_pacing import CheckpointPacer
-from offbeat.runs.fairness import client_rows, columns, fairness
-from offbeat.runs.folder import (
-    CONFIG,
-    METRICS,
-    MODEL,
-    SUMMARY,
-    UPDATES,
-    Origin,
-    RunFolder,
-    name_of,
-    read_client_metrics,
-    read_metrics,
-    read_status,
-    write_status,
-)
+from offbeat.runs.evaluations import Evaluations
+from offbeat.runs.folder import Origin, RunFolder
 from offbeat.runs.hooks import installed_hooks
-from offbeat.runs.result import ProgressSnapshot, Result, RunCounters, Watch, algorithm_name, row
-from offbeat.runs.summary import reaches, summarize
-from offbeat.server import checkpoint
+from offbeat.runs.info import run_info
+from offbeat.runs.records import Records
+from offbeat.runs.result import ProgressSnapshot, Result, RunCounters, Watch, row
+from offbeat.runs.summary import evaluation_row, summarize
 from offbeat.server.events import Arrival, Lost, Outcome
 from offbeat.server.loop import Loop
-from offbeat.server.session import CACHE_FOLDER, CHECKPOINT_FOLDER, RunTransport, ServerSession, ServerSettings
+from offbeat.server.session import RunTransport, ServerSession, ServerSettings
 from offbeat.simulation.attack_simulation import AttackSimulator
 from offbeat.simulation.transport import SimulatedTransport
 
 WATCH_SECONDS = 0.1
 FRUITLESS = 100_000  # events in a row without an accepted update, after which a run fails
-
-
-def server_settings(assembly: Assembly, folder: pathlib.Path | None = None) -> ServerSettings:
-    """Return the server's settings for a simulated run of an experiment.
-
-    Args:
-        assembly: The experiment.
-        folder: Where the run keeps its files.
-    """
-    experiment, context, runtime = assembly.experiment, assembly.context, assembly.runtime
-    return ServerSettings(
-        algorithm=experiment.algorithm,
-        scheduler=experiment.scheduler,
-        environment=assembly.environment,
-        validator=experiment.validation,
-        x=context.layout.read(context.module),
-        clients=context.data.clients,
-        seed=experiment.seed,
-        workload=assembly.workload,
-        local_schedule=experiment.client.schedule,
-        extension=runtime.server_extension(),
-        auxiliary_sizes=runtime.auxiliary_sizes(),
-        outgoing=runtime.outgoing,
-        stateful=runtime.stateful,
-        folder=folder,
-    )
 
 
 class Run:
@@ -120,22 +77,18 @@ class Run:
             AttackSimulator.of(assembly.environment.attack, assembly.runtime, assembly.attackers),
         )
         self.counters = RunCounters()
-        self.metrics: list[dict[str, Any]] = []
-        self.folder: RunFolder | None = None
-        self._pending: tuple[Score, dict[str, Any]] | None = None  # an evaluation whose figures are not read yet
-        self.client_metrics: list[dict[str, Any]] = []
-        self._target = experiment.evaluation.target_of(experiment.task)
+        this = weakref.proxy(self)  # no cycle: a run that is dropped closes its files at once
+        self.evaluations = Evaluations(assembly, lambda line, result: this.evaluated(line, result))
+        self.records = Records(folder)
         self._stop: str | None = None  # why the run ends before its last round
         self._fruitless = 0  # events in a row without an accepted update
-        self._restored: dict[str, Any] = {}  # the records of the checkpoint that the run resumes from
-        self._path: pathlib.Path | None = folder
         self._wall_before = 0.0
         self._started = time.monotonic()
         self.assembly.evaluate.stopping = self.interrupted.is_set
         self.session = ServerSession(
-            settings or server_settings(assembly, folder),
+            settings or assembly.server_settings(folder),
             self.transport,
-            weakref.proxy(self),  # no cycle: a run that is dropped closes its files at once
+            this,
             rounds=experiment.rounds,
             evaluate_every=experiment.evaluation.every,
         )
@@ -144,6 +97,16 @@ class Run:
     def loop(self) -> Loop:
         """The server loop."""
         return self.session.loop
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The evaluations so far."""
+        return self.evaluations.lines
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The open run folder, if the run writes one."""
+        return self.records.folder
 
     # Progress --------------------------------------------------------------------------------------------------
 
@@ -157,7 +120,7 @@ class Run:
         """
         with self._failing(), contextlib.suppress(EvaluationInterrupted):
             installed_hooks().on_begin(self)
-            self.callbacks.on_run_begin(self._info)
+            self.callbacks.on_run_begin(lambda: run_info(self))
             self._started = time.monotonic()
             if not self.metrics:
                 self.session.start()
@@ -205,55 +168,22 @@ class Run:
         self._stop = self._stop or reason
 
     def evaluate(self, version: int) -> None:
-        """Start an evaluation; on a GPU its figures are read before the next one, or when they are needed."""
-        self._settle()
-        score = self.assembly.evaluate(self.session.x, self.session.buffers)
-        counters = self._timed()
-        line = {
-            "version": version,
-            "virtual_seconds": counters.virtual_seconds,
-            **dict.fromkeys((info.name for info in self.experiment.task.metric_infos()), 0.0),
-            "staleness_mean": counters.staleness_mean,
-            "staleness_max": counters.staleness_max,
-            "updates": counters.updates,
-            "bytes_up": counters.bytes_up,
-            "bytes_down": self.transport.bytes_down,
-            "client_steps": counters.client_steps,
-            "wall_seconds": counters.wall_seconds,
-            **self.assembly.executor.metrics(),
-            **privacy.metrics(self.loop.algorithm),
-        }
-        self._pending = score, line
-        evaluation = self.experiment.evaluation
-        if self.experiment.device == "cpu" or evaluation.stop_at_target or evaluation.patience:
-            self._settle()
+        """Start an evaluation."""
+        row = evaluation_row(self._timed(), self.transport, self.assembly.executor, self.loop.algorithm)
+        self.evaluations.start(self.session.x, self.session.buffers, {"version": version} | row)
 
-    def _settle(self) -> None:
-        """Record the evaluation that was started last."""
-        if self._pending is None:
-            return
-        (score, line), self._pending = self._pending, None
-        result = score()
-        line |= result.metrics
-        if result.per_client:
-            line |= fairness(result.per_client, self.experiment.task.main)
-            self.client_metrics += client_rows(line, result.per_client, self.assembly.context.data.sizes)
-        self.metrics.append(line)
-        self._check_stop()
+    def evaluated(self, line: dict[str, Any], result: TestResult) -> None:
+        """Record an evaluation, and stop if it says so."""
+        self._stop_early()
         if self.folder:
             self.folder.metric(line)
             self.folder.client_metrics(line, result.per_client)
         self.callbacks.on_evaluation(line)
         self._show()
 
-    def _check_stop(self) -> None:
-        """Stop at the target or when patience is exhausted; the decision depends on the recorded metrics only."""
-        evaluation, main = self.experiment.evaluation, self.experiment.task.main
-        if evaluation.stop_at_target and self._target is not None and reaches(self.metrics[-1], self._target):
-            self.stop("the target was reached")
-        values = [line[main.name] if main.higher_is_better else -line[main.name] for line in self.metrics]
-        if evaluation.patience is not None and len(values) - 1 - values.index(max(values)) >= evaluation.patience:
-            self.stop(f"{main.name} did not improve in {evaluation.patience} evaluations")
+    def _stop_early(self) -> None:
+        if (reason := self.evaluations.stop_reason()) is not None:
+            self.stop(reason)
 
     def _timed(self) -> RunCounters:
         self.counters.wall_seconds = self._wall_before + time.monotonic() - self._started
@@ -277,21 +207,16 @@ class Run:
             and self.experiment.virtual_seconds is not None
         ):
             self.counters.virtual_seconds = self.experiment.virtual_seconds  # no more events until then
-        self._settle()
+        self.evaluations.settle()
         if self.metrics[-1]["version"] != self.counters.version:
             self.evaluate(self.counters.version)
-            self._settle()
+            self.evaluations.settle()
         installed_hooks().before_finish(self)
         summary = self.summary()
-        if self.folder:
-            self._save_model()
-            self.folder.close()
-            write_json(self.folder.path / SUMMARY, summary)
-            settle(self.folder.path)
+        self.records.finish(self.model, summary)
         self.callbacks.on_run_end(RunOutcome("finished", summary))
         installed_hooks().on_finish(self)
-        path = self.folder.path if self.folder else None
-        return Result(self.loop.algorithm.x, summary, self.metrics, path, client_metrics=self.client_metrics)
+        return self._result(summary)
 
     def _interrupt(self, complete: bool = True) -> Result:
         """End an interrupted run.
@@ -300,16 +225,17 @@ class Run:
             complete: Whether the last turn is complete, so that a checkpoint can be taken; a run that was interrupted
                 in the middle of an evaluation resumes from its last checkpoint.
         """
-        self._settle()
-        if self.folder:
-            if complete:
-                self._checkpoint()
-            self.folder.close()
-            self.folder.status("interrupted", version=self.counters.version)
-        path, summary = self.folder.path if self.folder else None, self.summary()
+        self.evaluations.settle()
+        if self.folder and complete:
+            self._checkpoint()
+        self.records.interrupt(self.counters.version)
+        summary = self.summary()
         self.callbacks.on_run_end(RunOutcome("interrupted", summary))
+        return self._result(summary, interrupted=True)
+
+    def _result(self, summary: dict[str, Any], interrupted: bool = False) -> Result:
         return Result(
-            self.loop.algorithm.x, summary, self.metrics, path, interrupted=True, client_metrics=self.client_metrics
+            self.loop.algorithm.x, summary, self.metrics, self.records.path, interrupted, self.evaluations.client_rows
         )
 
     @contextlib.contextmanager
@@ -328,40 +254,13 @@ class Run:
         repeatable = not (self.transport.real_time and self.counters.version)
         expected = isinstance(error, OffbeatError | OSError)
         worthless = len(self.metrics) < 2 and repeatable and expected
-        if self.folder and self.folder.created and worthless:
-            self.folder.discard()
-        elif self.folder:
-            with contextlib.suppress(OSError):  # the disk itself may be the cause
-                self.folder.close()
-                reason = str(error) if isinstance(error, OffbeatError | OSError) else f"{type(error).__name__}: {error}"
-                self.folder.status("failed", error=reason, version=self.counters.version)
+        self.records.fail(error, self.counters.version, worthless=worthless)
 
     def summary(self) -> dict[str, Any]:
         """Return the result in figures."""
         return summarize(self.assembly, self.loop, self.transport, self._timed(), self.metrics) | {
             "stopped": self._stop
         }
-
-    def _info(self) -> RunInfo:
-        """Return what callbacks know about the run."""
-        from offbeat.runs.config import describe
-
-        path = self.folder.path if self.folder else None
-        experiment = replace(self.experiment, executor=self.assembly.executor_name)
-        name = name_of(path) if path else f"{algorithm_name(experiment.algorithm)}-seed{experiment.seed}"
-        run = weakref.ref(self)  # a callback may outlive the run
-
-        def stop() -> None:
-            if (alive := run()) is not None:
-                alive.stop("a callback asked for it")
-
-        def model() -> nn.Module:
-            alive = run()
-            assert alive is not None, "the run is over"
-            return alive.model()
-
-        lines = [dict(line) for line in self.metrics]
-        return RunInfo(name, path, describe(experiment), lines, stop, model)
 
     def model(self) -> nn.Module:
         """Return a copy of the module with the newest weights and statistics."""
@@ -375,64 +274,35 @@ class Run:
 
     def open(self, path: pathlib.Path, config: str, origin: Origin, setting: Mapping[str, Any] | None = None) -> None:
         """Create the folder of a new run."""
-        self.folder = RunFolder.create(path, config, origin, setting)
+        self.records.open(path, config, origin, setting)
 
     def reopen(self, path: pathlib.Path) -> None:
         """Resume from the newest intact checkpoint; start at the beginning when there is none."""
-        try:
-            self._reopen(path)
-        except OSError as error:
-            if self.folder:
-                with contextlib.suppress(OSError):
-                    self.folder.close()
-            raise RunFolderError(f"cannot resume {path}: {error.strerror}") from error
-
-    def _reopen(self, path: pathlib.Path) -> None:
-        self._path = path
-        self.session.resume(path, self.experiment.device)
-        metrics_bytes, update_rows = self._restored.get("metrics_bytes", 0), self._restored.get("update_rows", 0)
-        client_bytes = self._restored.get("client_metrics_bytes", 0)
-        self.metrics = read_metrics(path, metrics_bytes) if self._restored else []
-        sizes = self.assembly.context.data.sizes if client_bytes else np.zeros(0, np.int64)
-        for line in read_client_metrics(path, client_bytes) if client_bytes else ():
-            self.client_metrics += client_rows(line, columns(line), sizes)
-        if self.metrics:
-            self._check_stop()
-        self.folder = RunFolder(path, metrics_bytes, update_rows, client_metrics_bytes=client_bytes)
-        self.folder.status("running")
+        with self.records.reopening(path):
+            self.session.resume(path, self.experiment.device)
+            self.evaluations.restore(*self.records.restore(path))
+        self._stop_early()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the clients' state and the lengths of the logs."""
-        assert self.folder, "only runs with a folder write checkpoints"
-        return {
-            "executor": self.assembly.executor.state_dict(),
-            "counters": asdict(self._timed()),
-            "metrics_bytes": self.folder.metrics_bytes,
-            "client_metrics_bytes": self.folder.client_metrics_bytes,
-            "update_rows": self.folder.updates.rows,
-        }
+        executor, counters = self.assembly.executor.state_dict(), asdict(self._timed())
+        return {"executor": executor, "counters": counters, **self.records.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from saved records, which `reopen` reads."""
-        assert self._path is not None
-        if not (self._path / METRICS).is_file() or not (self._path / UPDATES).is_file():
-            raise RunFolderError(f"{self._path} cannot be resumed: {METRICS} or {UPDATES} is missing")
-        self._restored = state
+        self.records.load_state_dict(state)
         self.assembly.executor.load_state_dict(state["executor"])
         self.counters = RunCounters(**state["counters"])
         self._wall_before = self.counters.wall_seconds
 
     def identity(self) -> str:
         """Return a hash of config and model, with which a checkpoint must agree."""
-        path = self.folder.path if self.folder else self._path
-        assert path is not None
         context = self.assembly.context
-        fingerprint = context.layout.fingerprint + context.buffers.fingerprint
-        return hashlib.sha256((path / CONFIG).read_bytes() + fingerprint.encode()).hexdigest()
+        return self.records.identity(context.layout.fingerprint + context.buffers.fingerprint)
 
     def _checkpoint(self) -> None:
         assert self.folder
-        self._settle()
+        self.evaluations.settle()
         self.folder.updates.flush()
         self.session.save(self.folder.path)
 
@@ -441,22 +311,6 @@ class Run:
         runtime = self.assembly.runtime
         in_flight = 8 * runtime.context.layout.dim * len(self.loop.out)
         return self.loop.algorithm.cache_bytes + runtime.state.nbytes + in_flight
-
-    def _save_model(self) -> None:
-        from safetensors.torch import save
-
-        assert self.folder
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.model().state_dict().items()}
-        write_atomic(self.folder.path / MODEL, save(tensors))
-
-
-def settle(path: pathlib.Path) -> None:
-    """Complete a run that has a summary but may have been killed right after writing it."""
-    if read_status(path).get("state") == "finished":
-        return
-    shutil.rmtree(path / CACHE_FOLDER, ignore_errors=True)
-    checkpoint.clear(path / CHECKPOINT_FOLDER)
-    write_status(path, "finished", Origin.of(path))
 
 
 def _updates(trained: Sequence[TrainingOutcome]) -> list[Update]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from offbeat.algorithms import Algorithm
+from offbeat.executors import Executor
 from offbeat.metric_info import MetricInfo
 from offbeat.runs import privacy
 from offbeat.runs.assembly import Assembly
@@ -17,6 +19,31 @@ def reaches(line: Mapping[str, Any], target: tuple[MetricInfo, float]) -> bool:
     """Return whether an evaluation reaches a target: a metric and its value."""
     info, value = target
     return info.reaches(line[info.name], value)
+
+
+def evaluation_row(
+    counters: RunCounters, transport: RunTransport, executor: Executor, algorithm: Algorithm
+) -> dict[str, Any]:
+    """Return the figures of an evaluation's row that do not depend on the model.
+
+    Args:
+        counters: The counters of the run.
+        transport: The transport of the run.
+        executor: The executor.
+        algorithm: The server's algorithm.
+    """
+    return {
+        "virtual_seconds": counters.virtual_seconds,
+        "staleness_mean": counters.staleness_mean,
+        "staleness_max": counters.staleness_max,
+        "updates": counters.updates,
+        "bytes_up": counters.bytes_up,
+        "bytes_down": transport.bytes_down,
+        "client_steps": counters.client_steps,
+        "wall_seconds": counters.wall_seconds,
+        **executor.metrics(),
+        **privacy.metrics(algorithm),
+    }
 
 
 def summarize(

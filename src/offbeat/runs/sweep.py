@@ -19,8 +19,8 @@ from offbeat.runs.drive import together
 from offbeat.runs.experiment import Experiment
 from offbeat.runs.folder import CONFIG, SWEEP, is_finished, read_config, read_summary
 from offbeat.runs.interrupt import interruptible
+from offbeat.runs.records import settle
 from offbeat.runs.result import Result, Watch
-from offbeat.runs.run import settle
 
 MAX_TOGETHER = 16  # runs that are trained at once
 
