@@ -99,9 +99,9 @@ class Records:
 
     def finish(self, model: Callable[[], nn.Module], summary: Mapping[str, Any]) -> None:
         """Write the model and the summary of a finished run."""
-        from safetensors.torch import save
-
         if self.folder:
+            from safetensors.torch import save
+
             tensors = {name: value.detach().cpu().contiguous() for name, value in model().state_dict().items()}
             write_atomic(self.folder.path / MODEL, save(tensors))
             self.folder.close()
