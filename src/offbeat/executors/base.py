@@ -92,18 +92,22 @@ class Executor(ABC):
             updates.append(outcome)
         return updates
 
-    @abstractmethod
     def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
         """Train the tasks and return one outcome per task, in the same order."""
+        outcomes = {place: self.outcome(tasks[place], trained) for place, trained in self.local_results(tasks)}
+        return [outcomes[place] for place in range(len(tasks))]
+
+    @abstractmethod
+    def local_results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Trained]]:
+        """Train the tasks and yield their places and results, in any order; no client's state changes."""
+
+    def outcome(self, task: Task, trained: Trained) -> TrainingOutcome:
+        """Store the client's new state and return its update, or a `DivergenceError` if Δ is not finite."""
+        runtime, job = task
+        return runtime.finish(job, trained) if trained.finite else runtime.context.divergence(job)
 
     def close(self) -> None:  # noqa: B027 — most executors hold no resources
         """Release worker processes, threads and other external resources; the next training acquires them again."""
-
-
-def outcome(task: Task, trained: Trained) -> TrainingOutcome:
-    """Return a trained task's update, or a `DivergenceError` if its Δ is not finite."""
-    runtime, job = task
-    return runtime.finish(job, trained) if trained.finite else runtime.context.divergence(job)
 
 
 def examples(tasks: Sequence[Task]) -> int:

@@ -6,7 +6,7 @@ because the network trains as a whole; every job must start from the same model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from offbeat.client.local_step import clipped
 from offbeat.client.rules import State
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Trained, forward_slices, seeded_generators
+from offbeat.errors import DivergenceError
 from offbeat.executors import gpu
 from offbeat.executors.base import Task, TrainingOutcome
 from offbeat.executors.vectorized import Vectorized
@@ -92,11 +93,11 @@ class Gossip(Vectorized):
         edges = np.argwhere(np.triu(matrix + matrix.T, k=1) > 0)
         return {"network": {"nodes": self.clients, "edges": edges.tolist(), "rho": self.rho}}
 
-    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+    def local_results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Trained]]:
         """Train a round of the whole network."""
         jobs = [job for _, job in tasks]
         if not jobs:
-            return []
+            return
         assert all(runtime is self.runtime for runtime, _ in tasks), "a network cannot share a stack"
         assert len({job.version for job in jobs}) == 1, "a network trains in synchronous rounds"
         self.context.module.train()
@@ -113,17 +114,18 @@ class Gossip(Vectorized):
         self.consensus = float(distance.square().sum(dim=1).mean().sqrt())
         finite = torch.isfinite(models.sum(dim=1)).tolist()
         losses = (self._losses / self._counts).tolist()  # NaN for a client that was never chosen
-        outcomes = [self._outcome(job, finite[job.client], models[job.client] - x, losses[job.client]) for job in jobs]
+        for place, i in enumerate(job.client for job in jobs):
+            extra = {} if self.statistics is None else {BUFFERS: self.statistics[i].clone()}
+            yield place, Trained(finite[i], models[i] - x, extra, {}, losses[i])
         if self.network.restarts:
             self.models = self.states = self.statistics = None
-        return outcomes
 
-    def _outcome(self, job: Job, finite: bool, delta: Tensor, loss: float) -> TrainingOutcome:
-        if not finite:
-            return self.context.divergence(job)
-        extra = {} if self.statistics is None else {BUFFERS: self.statistics[job.client].clone()}
-        update = self.runtime.finish(job, Trained(finite, delta, extra, {}, loss))
-        return update if self.network.restarts else replace(update, wire_bytes=0)
+    def outcome(self, task: Task, trained: Trained) -> TrainingOutcome:
+        """Return a client's update; nothing is sent in networks without a server."""
+        found = super().outcome(task, trained)
+        if isinstance(found, DivergenceError) or self.network.restarts:
+            return found
+        return replace(found, wire_bytes=0)
 
     def upload_bytes(self, job: Job) -> int:
         """Return the size of an update; 0 for networks without a server."""

@@ -9,7 +9,7 @@ streams fill each other's gaps.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from offbeat.client.context import TrainingContext
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Trained, seeded_generators
-from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
+from offbeat.executors.base import Executor, Task
 from offbeat.executors.gpu import Program, Programs
 from offbeat.executors.probe import mixes_examples
 from offbeat.executors.vectorized import rows
@@ -66,8 +66,8 @@ class ClientStream:
         self.counts = counts[:, 0]
         return self.program
 
-    def finish(self, task: Task, finite: bool, loss: float) -> TrainingOutcome:
-        """Return the outcome of the loaded task."""
+    def result(self, task: Task, finite: bool, loss: float) -> Trained:
+        """Return the result of the loaded task."""
         (runtime, job), program = task, self.program
         assert program is not None
         rule = runtime.context.rule
@@ -77,7 +77,7 @@ class ClientStream:
         if program.buffers is not None:
             extra[BUFFERS] = program.buffers[0].clone()
         delta = program.y[0] - program.x[0]
-        return outcome(task, Trained(finite, delta, extra, client_state, loss / max(1, job.steps)))
+        return Trained(finite, delta, extra, client_state, loss / max(1, job.steps))
 
     def _losses(self, parameters: dict[str, Tensor], batch: Tensor, weight: Tensor, buffers: Tensor | None) -> Tensor:
         """Return the weighted mean loss (1,) of one model with parameters (1, …); the statistics change in place."""
@@ -116,18 +116,16 @@ class Graphs(Executor):
         for stream in self.streams:
             stream.program, stream.programs = None, Programs()
 
-    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+    def local_results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Trained]]:
         """Train the tasks in groups of one task per stream, those with the most steps first."""
         self.context.module.train()
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i][1].steps)  # so that a group ends together
-        outcomes: dict[int, TrainingOutcome] = {}
         with seeded_generators(key(*(job.seed for _, job in tasks)), self.context.device):
             for first in range(0, len(order), STREAMS):
                 positions = order[first : first + STREAMS]
-                outcomes |= zip(positions, self._train([tasks[i] for i in positions]), strict=True)
-        return [outcomes[i] for i in range(len(tasks))]
+                yield from zip(positions, self._train([tasks[i] for i in positions]), strict=True)
 
-    def _train(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+    def _train(self, tasks: Sequence[Task]) -> list[Trained]:
         """Train one task per stream."""
         streams = self.streams[: len(tasks)]
         programs = [stream.load(task, self.compiled) for stream, task in zip(streams, tasks, strict=True)]
@@ -143,7 +141,7 @@ class Graphs(Executor):
             torch.cuda.current_stream().wait_stream(cuda_stream)
         sums = torch.stack([torch.stack([program.y.sum(), program.losses[0, 0]]) for program in programs]).tolist()
         return [
-            stream.finish(task, math.isfinite(total), loss)
+            stream.result(task, math.isfinite(total), loss)
             for stream, task, (total, loss) in zip(streams, tasks, sums, strict=True)
         ]
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from offbeat.client.runtime import ClientRuntime
+from offbeat.client.training import Trained
 from offbeat.errors import OffbeatError
-from offbeat.executors.base import Executor, Task, TrainingOutcome, examples
+from offbeat.executors.base import Executor, Task, examples
 
 WorkerT = TypeVar("WorkerT")
 ReplyT = TypeVar("ReplyT")
@@ -85,8 +86,8 @@ class Backend(ABC, Generic[WorkerT, ReplyT]):
         """Wait until at least one busy worker replies or is lost, if there is one; raise what a worker has raised."""
 
     @abstractmethod
-    def outcomes(self, pending: PendingTask, reply: ReplyT) -> list[TrainingOutcome]:
-        """Turn a reply into one outcome per task."""
+    def results(self, pending: PendingTask, reply: ReplyT) -> list[Trained]:
+        """Turn a reply into one result per task."""
 
     def release(self, pending: PendingTask) -> None:
         """Free what `submit` has reserved for a task whose worker is lost."""
@@ -122,35 +123,32 @@ class Pooled(Executor):
         """Return the positions of the tasks that one worker trains together; by default each task is alone."""
         return [[position] for position in range(len(tasks))]
 
-    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+    def local_results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Trained]]:
         """Distribute the tasks over the workers.
 
         Raises:
             OffbeatError: Too many workers were lost over the same tasks, or none can be started.
         """
         if not tasks:
-            return []
+            return
         try:
             self.backend.prepare(tasks)
-            outcomes = self._train(tasks)
+            yield from self._train(tasks)
             self.backend.finish(tasks)
         except BaseException:  # nobody will collect the replies of workers that are still busy
             self.close()
             raise
-        return outcomes
 
-    def _train(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+    def _train(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Trained]]:
         """Train the longest tasks first, so that all workers finish at about the same time."""
         pending = [PendingTask(positions, [tasks[i] for i in positions]) for positions in self.groups(tasks)]
         queue = deque(sorted(pending, key=lambda task: -examples(task.tasks)))
-        outcomes: dict[int, TrainingOutcome] = {}
         while queue or self._busy:
             self._feed(queue)
             replies = self._collect(queue)
             self._feed(queue)  # before the replies are decoded: no worker waits for that
             for task, reply in replies:
-                outcomes |= zip(task.positions, self.backend.outcomes(task, reply), strict=True)
-        return [outcomes[position] for position in range(len(tasks))]
+                yield from zip(task.positions, self.backend.results(task, reply), strict=True)
 
     def _feed(self, queue: deque[PendingTask]) -> None:
         """Give every idle worker a task."""

@@ -24,7 +24,7 @@ from offbeat.client.rules import ClientRule
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Plan, Trained, WorkItem, train_job
 from offbeat.errors import ConfigError
-from offbeat.executors.base import Task, TrainingOutcome, outcome
+from offbeat.executors.base import Task
 from offbeat.executors.cpu_threads import cores
 from offbeat.executors.pooled import Backend, PendingTask, Pooled, WorkerLost
 from offbeat.executors.shared import SharedSlab, SlabAllocator, TensorRef
@@ -168,17 +168,16 @@ class ForkBackend(Backend[ForkedWorker, TrainReply]):
                 reply = self._discard(worker)
             yield worker, reply
 
-    def outcomes(self, pending: PendingTask, reply: TrainReply) -> list[TrainingOutcome]:
+    def results(self, pending: PendingTask, reply: TrainReply) -> list[Trained]:
         """Copy the tensors of a reply out of the shared memory."""
         assert self.allocator is not None
         copy = self.allocator.slab.copy
         extra, client_state = (
             {name: copy(ref) for name, ref in refs.items()} for refs in (reply.extra, reply.client_state)
         )
-        (task,) = pending.tasks
         trained = Trained(reply.finite, copy(reply.delta), extra, client_state, reply.loss)
         self.release(pending)
-        return [outcome(task, trained)]
+        return [trained]
 
     def release(self, pending: PendingTask) -> None:
         """Free the shared memory of a task."""
@@ -221,12 +220,12 @@ class Processes(Pooled):
         super().__init__(runtime, ForkBackend(context, cores()))
         self.bulk = self.sample = min(self.bulk, JOBS_PER_WORKER * self.backend.size)
 
-    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+    def local_results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Trained]]:
         """Distribute the tasks over the workers; meanwhile this process uses one thread, since the cores are taken."""
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return super().train_all(tasks)
+            yield from super().local_results(tasks)
         finally:
             torch.set_num_threads(before)
 

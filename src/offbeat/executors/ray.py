@@ -23,7 +23,7 @@ from offbeat.client.rules import State
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Trained
 from offbeat.errors import ConfigError, first_line
-from offbeat.executors.base import BULK_BYTES, Task, TrainingOutcome, outcome
+from offbeat.executors.base import BULK_BYTES, Task
 from offbeat.executors.pooled import Backend, PendingTask, Pooled, WorkerLost
 from offbeat.executors.probe import why_not_stackable
 from offbeat.executors.ray_trainer import (
@@ -135,15 +135,15 @@ class RayBackend(Backend["RayWorker", list[RemoteResult]]):
         """Wait for replies, losses and new workers."""
         return self.started().replies()
 
-    def outcomes(self, pending: PendingTask, reply: list[RemoteResult]) -> list[TrainingOutcome]:
+    def results(self, pending: PendingTask, reply: list[RemoteResult]) -> list[Trained]:
         """Copy the results: in the object store they would stay as long as an update lives."""
 
         def copied(arrays: Mapping[str, Array]) -> State:
             return {name: torch.tensor(array, device=self.context.device) for name, array in arrays.items()}
 
         return [
-            outcome(task, Trained(finite, copied({"delta": delta})["delta"], copied(extra), copied(state), loss))
-            for task, (finite, delta, extra, state, loss) in zip(pending.tasks, reply, strict=True)
+            Trained(finite, copied({"delta": delta})["delta"], copied(extra), copied(state), loss)
+            for finite, delta, extra, state, loss in reply
         ]
 
     def finish(self, tasks: Sequence[Task]) -> None:

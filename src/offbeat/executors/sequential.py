@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from offbeat.client.context import TrainingContext
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Plan, Trained, WorkItem, train_job
-from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
+from offbeat.executors.base import Executor, Task
 
 
 class Sequential(Executor):
@@ -21,13 +21,11 @@ class Sequential(Executor):
         super().__init__(runtime)
         self.bulk, self.sample = 1, 4  # training ahead gains nothing
 
-    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+    def local_results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Trained]]:
         """Train the tasks in order."""
         self.context.module.train()
-        return [
-            outcome((runtime, job), train_job(self.context, runtime.item(job), runtime.context.plan(job)))
-            for runtime, job in tasks
-        ]
+        for place, (runtime, job) in enumerate(tasks):
+            yield place, train_job(self.context, runtime.item(job), runtime.context.plan(job))
 
 
 def one_by_one(context: TrainingContext, items: Sequence[WorkItem], plan: Plan) -> Iterator[Trained]:

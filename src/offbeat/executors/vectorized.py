@@ -19,7 +19,7 @@ from offbeat.client.rules import ClientRule, State
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Plan, Trained, WorkItem, forward_slices, seeded_generators
 from offbeat.executors import gpu
-from offbeat.executors.base import Executor, Task, TrainingOutcome, outcome
+from offbeat.executors.base import Executor, Task
 from offbeat.executors.cpu_threads import StackThreads, cores, worker_count
 from offbeat.executors.stacked import Stack
 from offbeat.random import key
@@ -53,12 +53,11 @@ class Vectorized(Executor):
         self.sample = min(self.bulk, 2 * self.rows * cores())
         self._threads: StackThreads | None = None
 
-    def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+    def local_results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Trained]]:
         """Split the tasks into stacks and train these one after the other, or in threads."""
         if not tasks:
-            return []
+            return
         self.context.module.train()
-        outcomes: dict[int, TrainingOutcome] = {}
         cpu_threads = self.cpu_threads(tasks)
         parts = stacks(tasks, self.rows, cpu_threads)
         work = ([tasks[i] for i in positions] for positions in parts)
@@ -69,8 +68,7 @@ class Vectorized(Executor):
             self._threads = self._threads or StackThreads([Vectorized(self.runtime).local_work for _ in range(cores())])
             results = self._threads.train(arguments)
         for positions, trained in zip(parts, results, strict=True):
-            outcomes |= {i: outcome(tasks[i], result) for i, result in zip(positions, trained, strict=True)}
-        return [outcomes[i] for i in range(len(tasks))]
+            yield from zip(positions, trained, strict=True)
 
     def close(self) -> None:
         """End the threads."""
