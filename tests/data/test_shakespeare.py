@@ -16,6 +16,7 @@ from offbeat.data.text import CHARACTERS, encode, speeches, split_point, windows
 from offbeat.errors import ConfigError, DataError
 from offbeat.models import LR, LSTM
 from offbeat.runs import config
+from offbeat.runs.api import execute
 from offbeat.runs.data import Data
 
 PLAY = """First Citizen:
@@ -72,9 +73,9 @@ def test_windows_and_what_follows(stride: int) -> None:
     tokens = np.arange(10, dtype=np.uint8)
     x, y = windows(tokens, 4, stride)
     assert x.tolist() == [list(range(i, i + 4)) for i in range(0, 6, stride)]
-    assert y.tolist() == list(range(4, 10, stride))
+    assert y.tolist() == [list(range(i + 1, i + 5)) for i in range(0, 6, stride)]
     assert [len(part) for part in windows(tokens[:4], 4, stride)] == [0, 0]
-    assert windows(tokens[:5], 4, stride)[1].tolist() == [4]
+    assert windows(tokens[:5], 4, stride)[1].tolist() == [[1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize("stride", [1, 7, 80, 100])
@@ -114,6 +115,39 @@ def test_small_roles_and_many_windows_can_be_left_out(tmp_path: pathlib.Path) ->
     assert decode(Shakespeare(stride=10).load(folder).x[1]) == decode(Shakespeare().load(folder).x[10])
     with pytest.raises(DataError, match="none of the 2 roles has 5000 examples"):
         Shakespeare(min_examples=5000).load(folder)
+
+
+def test_a_label_per_position_is_the_next_character(tmp_path: pathlib.Path) -> None:
+    folder = written(tmp_path, long_play({"LONG": 2000, "MIDDLE": 700}))
+    last, every = Shakespeare(stride=50).load(folder), Shakespeare(stride=50, targets="all").load(folder)
+    assert torch.equal(last.x, every.x)
+    assert torch.equal(every.x[:, 1:], every.y[:, :-1])
+    assert torch.equal(every.y[:, -1].long(), last.y)
+    assert (every.y.dtype, every.classes, every.outputs, every.shape) == (torch.uint8, None, 80, (80,))
+    assert Shakespeare(length=20, stride=20, targets="all").load(folder).shape == (20,)
+
+
+def test_a_language_model_from_a_toml_table(tmp_path: pathlib.Path) -> None:
+    table = {
+        "data": {"name": "shakespeare", "targets": "all", "length": 20, "stride": 20, "partition": "natural"},
+        "model": {"name": "tests.data.test_shakespeare:next_character"}, "task": "language-modeling", "rounds": 8,
+        "scheduler": {"name": "buffered", "concurrency": 2, "buffer": 2}, "algorithm": "fedbuff",
+        "client": {"lr": 8.0, "batch_size": 8, "epochs": 4}, "evaluation": {"target": {"perplexity": 20.0}},
+    }  # fmt: skip
+    folder = written(tmp_path, long_play({"LONG": 3000, "MIDDLE": 2000}).translate({ord(c): "ab"[i % 2] for i, c in
+                     enumerate("abcdefghijklmnopqrstuvwxyz")}))  # fmt: skip
+    runs = []
+    for executor in ("sequential", "vectorized"):
+        runs.append(execute(config.parse(table | {"executor": executor}), data_dir=folder))
+    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=1e-4, atol=1e-5)
+    first, last = runs[0].metrics[0], runs[0].metrics[-1]
+    assert first["perplexity"] == pytest.approx(np.exp(first["loss"]))
+    assert last["perplexity"] < 20 < 60 < first["perplexity"]
+    assert runs[0].summary["target_seconds"] > 0
+
+
+def next_character(vocabulary: int, classes: int) -> torch.nn.Module:
+    return torch.nn.Embedding(vocabulary, classes)
 
 
 def test_missing_and_damaged_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:

@@ -171,10 +171,13 @@ class TrainingContext:
 
     def labels(self, batch: Tensor) -> Tree:
         """Return the labels for one batch of a plan."""
-        index = batch if self.augment is None else batch[..., 0]
+        return self.labels_at(batch if self.augment is None else batch[..., 0])
+
+    def labels_at(self, index: Tensor) -> Tree:
+        """Return the labels for examples by their index in the data set."""
         if self.data.dataset.reader is not None:
             return self.read(index, 0)[1]
-        return map_tensors(lambda y: y[index], self.y)
+        return self.data.dataset.prepare_labels(map_tensors(lambda y: y[index], self.y))
 
     def to_memory_format(self, images: Tree) -> Tree:
         """Return a batch (B, …) in the memory format in which the model runs fastest.

@@ -142,7 +142,7 @@ class Evaluator:
         if dataset.reader is not None:
             return self.context.read(self.x[here], 0, test=dataset.test_x is not None)
         raw, labels = (map_tensors(operator.itemgetter(here), tree) for tree in (self.x, self.y))
-        return dataset.prepare(raw), labels
+        return dataset.prepare(raw), dataset.prepare_labels(labels)
 
     def _batch(self, inputs: Tree, labels: Tree) -> list[Tensor]:
         """Return the losses of a batch and its values of each mean; other metrics update themselves."""

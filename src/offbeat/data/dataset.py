@@ -128,6 +128,10 @@ class Dataset:
             return x
         return (x - self._per_channel(x, self.mean)) / self._per_channel(x, self.std)
 
+    def prepare_labels(self, raw: Tree) -> Tree:
+        """Convert stored labels to what a loss expects: uint8 becomes int64, everything else stays unchanged."""
+        return map_tensors(lambda t: t.long() if t.dtype == torch.uint8 else t, raw)
+
     def _per_channel(self, x: Tensor, values: Sequence[float]) -> Tensor:
         """Return the values shaped to broadcast over the channels of x.
 

@@ -9,7 +9,7 @@ import tarfile
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -219,16 +219,22 @@ class Shakespeare(Source):
     80 % of a role's windows are for training and the rest for testing, except those that overlap the training labels. A
     role without test windows is dropped. Unlike LEAF, the text does not contain all plays and does not name them, so
     roles of the same name are merged.
+
+    A language model that predicts at every position takes `targets="all"`, with the task `language-modeling`, and
+    windows that do not overlap: a stride equal to the length.
     """
 
     min_examples: PositiveInt = 1
     """Minimum number of windows per role, for training and testing together."""
     stride: PositiveInt = 1
     """Characters between the starts of consecutive windows. A larger stride gives a smaller dataset."""
+    length: PositiveInt = 80
+    """Characters per window."""
+    targets: Literal["last", "all"] = "last"
+    """Labels of a window: the character that follows it, as in LEAF, or the next character at every position."""
 
     address: ClassVar[str] = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/"
     checksums: ClassVar[dict[str, str]] = {"input.txt": "6fb458f1232090904fb40fe944165e91"}
-    length: ClassVar[int] = 80
 
     def load(self, folder: pathlib.Path) -> Dataset:
         """Read the dataset."""
@@ -246,11 +252,13 @@ class Shakespeare(Source):
         owners = np.repeat(np.arange(len(usable)), [len(y) for _, y, _, _ in usable])
         x, y, test_x, test_y = (np.concatenate(parts) for parts in zip(*usable, strict=True))
         size = len(text.CHARACTERS)
-        return from_arrays(x, y, test_x, test_y, classes=size, vocabulary=size, owners=owners)
+        classes = size if self.targets == "last" else None
+        return from_arrays(x, y, test_x, test_y, classes=classes, vocabulary=size, owners=owners)
 
     def _windows(self, lines: str) -> tuple[text.Tokens, text.Tokens, text.Tokens, text.Tokens] | None:
         """Return the training and test inputs and labels of a role, or None if it is too small."""
         x, y = text.windows(text.encode(lines), self.length, self.stride)
+        y = y[:, -1] if self.targets == "last" else y
         end, begin = text.split_point(len(y), self.length, self.stride, train=0.8)
         if len(y) < self.min_examples or begin >= len(y):
             return None

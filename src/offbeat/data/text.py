@@ -41,11 +41,11 @@ def encode(text: str) -> Tokens:
 
 
 def windows(tokens: Tokens, length: int, stride: int) -> tuple[Tokens, Tokens]:
-    """Return all windows of `length` tokens, `stride` apart, and the token that follows each."""
+    """Return all windows of `length` tokens, `stride` apart, and the next token at each of their positions."""
     if len(tokens) <= length:
-        return np.empty((0, length), np.uint8), np.empty(0, np.uint8)
+        return np.empty((0, length), np.uint8), np.empty((0, length), np.uint8)
     rows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::stride]
-    return rows[:, :-1], rows[:, -1]
+    return rows[:, :-1], rows[:, 1:]
 
 
 def split_point(count: int, length: int, stride: int, train: float) -> tuple[int, int]:

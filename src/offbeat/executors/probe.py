@@ -42,7 +42,7 @@ def mixes_examples(context: TrainingContext, *, except_batch_norm: bool = False)
         if isinstance(layer, BATCH_NORMS):
             layer.eval()
     index = torch.zeros(3, dtype=torch.int64, device=context.device)
-    one, labels = context.inputs_at(index), map_tensors(lambda y: y[index], context.y)
+    one, labels = context.inputs_at(index), context.labels_at(index)
     other = map_tensors(_changed, one)
     losses = []
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):

@@ -265,7 +265,7 @@ def first_examples(dataset: Dataset) -> tuple[Tree, Tree]:
     if dataset.reader is not None:
         return dataset.reader.read(range(min(2, len(dataset))), 0)
     inputs, labels = (map_tensors(lambda t: t[:2], tree) for tree in (dataset.x, dataset.y))
-    return dataset.prepare(inputs), labels
+    return dataset.prepare(inputs), dataset.prepare_labels(labels)
 
 
 def check_module(module: nn.Module, dataset: Dataset, task: Task) -> None:
