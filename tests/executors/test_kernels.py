@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from offbeat.client.rules import SGD
 from offbeat.executors import Sequential
 from offbeat.executors.gpu import normalization, pooling, triton_support
+from offbeat.executors.gpu.batch_norm import stacked_batch_norm
 from offbeat.executors.gpu.convolution import stacked_conv2d
 from offbeat.executors.stacked import Stack
 from offbeat.messages import Update
@@ -101,6 +102,44 @@ def test_group_norm_of_stacks(shape: tuple[int, ...], relu: bool) -> None:
     )
 
 
+@pytest.mark.parametrize(("gelu", "relu"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 5), (3, 4, 70, 3), (2, 5, 6, 0), (1, 40, 4, 9)])
+def test_batch_norm_of_stacks(shape: tuple[int, ...], gelu: bool, relu: bool) -> None:
+    """With the bias and the activation around it, short batches, a client without a batch, and running statistics."""
+    n, batch, channels, size = shape
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    images = (size, size) if size else ()
+    x = (0.5 if gelu else 10) + torch.randn(n * batch, channels, *images, device=DEVICE, generator=rng)
+    shift, weight, bias = torch.randn(3, n, channels, device=DEVICE, generator=rng)
+    valid = torch.tensor([batch, batch - 1, 0][:n], device=DEVICE)
+    inside = (torch.arange(batch, device=DEVICE) < valid[:, None]).flatten()
+    means, variances = torch.rand(2, n, channels, device=DEVICE, generator=rng)
+    moved = means.clone(), variances.clone()
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor, shift: Tensor = shift) -> Tensor:
+        parts = []
+        for i, rows in enumerate(torch.split(x, batch)):
+            count, a = int(valid[i]), rows + shift[i].view(-1, *(1,) * len(images))
+            a = nn.functional.gelu(a) if gelu else a
+            y = torch.zeros_like(rows)
+            if count:
+                statistics = means[i], variances[i]
+                y[:count] = nn.functional.batch_norm(a[:count], *statistics, weight[i], bias[i], True, 0.1, 1e-5)
+            parts.append(y.relu() if relu else y)
+        return torch.cat(parts)
+
+    def fast(x: Tensor, weight: Tensor, bias: Tensor, shift: Tensor = shift) -> Tensor:
+        return stacked_batch_norm(x, shift, weight, bias, valid, moved, 0.1, 1e-5, gelu, relu)
+
+    # Without a GELU the normalization cancels the shift, whose gradient is then nothing but rounding.
+    same_results((x, weight, bias, *([shift] if gelu else [])), fast, plain)
+    for one, other in zip(moved, (means, variances), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    y = stacked_batch_norm(x, None, weight, bias, valid, None, 0.1, 1e-5, gelu, relu)
+    assert not y[~inside].any()
+    torch.testing.assert_close(y, plain(x, weight, bias, torch.zeros_like(shift)), rtol=1e-4, atol=1e-5)
+
+
 def by_image(rows: Tensor, batch: int) -> Tensor:
     return rows.repeat_interleave(batch, 0)[:, :, None, None]
 
@@ -126,6 +165,7 @@ def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain:
         (CNN(), 0.9),
         (ConvMixer(dim=8, depth=1, kernel=3, patch=2, groups=4), 0.9),
         (ResNet18(width=4, groups=2), 0.0),
+        (ConvMixer(dim=8, depth=1, kernel=3, patch=2, norm="batch"), 0.0),
     ],
     ids=lambda m: type(m).__name__,
 )
@@ -138,6 +178,22 @@ def test_a_step_made_of_them(model: Model, momentum: float) -> None:
     assert program.apart == (not momentum), "parameter by parameter where the rule is plain"
     plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
     assert ((moved - torch.stack(plain)).norm(dim=1) < 1e-3 * torch.stack(plain).norm(dim=1)).all()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU whole executors are tested, in test_gpu.py")
+@pytest.mark.usefixtures("kernels_everywhere")
+def test_a_step_with_batch_norm_around_convolutions_and_vectors() -> None:
+    """One client stops after one step, and every batch is short for one of them."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3, bias=False), nn.GELU(), nn.BatchNorm2d(6),
+        nn.Flatten(), nn.Linear(96, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4),
+    )  # fmt: skip
+    w = work(module, SGD(lr=0.05, epochs=1, batch_size=4), federated(sizes=(3, 7)))
+    assert Stack(w.context).independent, "as a stacked module"
+    _, moved = run(None, w)
+    plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
+    torch.testing.assert_close(moved, torch.stack(plain), rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU whole executors are tested, in test_gpu.py")

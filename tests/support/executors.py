@@ -14,6 +14,7 @@ from offbeat.executors import EXECUTORS
 from offbeat.messages import Job
 from offbeat.models import Model
 from offbeat.random import key
+from offbeat.server.extensions import BUFFERS
 
 CPU = torch.device("cpu")
 
@@ -46,6 +47,8 @@ def jobs(w: ClientRuntime, models: int = 2) -> list[Job]:
     noise = [torch.randn(x.shape, generator=torch.Generator().manual_seed(v)) for v in range(models)]
     versions = [x + 0.01 * values.to(x) for values in noise]
     extra = {"c": 0.01 * torch.ones_like(x)} if isinstance(w.context.rule, Scaffold) else {}
+    if w.context.buffers.names:
+        extra[BUFFERS] = w.context.buffers.read(w.context.module)
     return [
         Job(i, i, i % models, versions[i % models], w.context.steps(i), key(9, i), rate=1 / (1 + i % 3), extra=extra)
         for i in range(w.context.data.clients)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from offbeat.executors import gpu
+
 BATCH_NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -19,23 +21,17 @@ class ValidExamples:
     """The number of valid examples of each client of the stack that is being computed."""
 
     def __init__(self) -> None:
-        self._weight: Tensor | None = None
+        self.tensor: Tensor | None = None  # the counts (n,) on the device; None without padding
 
     def set(self, weight: Tensor | None) -> None:
         """Take the weights (n, B) of the examples, which are zero for padding; None stands for no padding."""
-        self._weight = weight
+        self.tensor = None if weight is None else (weight > 0).sum(dim=1)
         self.__dict__.pop("counts", None)
 
     @functools.cached_property
     def counts(self) -> list[int] | None:
         """The counts on the host; None without padding."""
-        valid = self.tensor
-        return None if valid is None else valid.tolist()
-
-    @property
-    def tensor(self) -> Tensor | None:
-        """The counts (n,) on the device; None without padding."""
-        return None if self._weight is None else (self._weight > 0).sum(dim=1)
+        return None if self.tensor is None else self.tensor.tolist()
 
 
 class StackedBatchNorm(nn.Module):
@@ -56,6 +52,32 @@ class StackedBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize each client's examples; in training, update its running statistics in place."""
+        y = self.fused(x)
+        return self.in_steps(x) if y is None else y
+
+    def fused(self, x: Tensor, shift: Tensor | None = None, gelu: bool = False, relu: bool = False) -> Tensor | None:
+        """Do the same in few passes over memory, with what surrounds the layer; None where that is not possible.
+
+        Args:
+            x: Examples of all clients.
+            shift: Numbers (n, C) to add first, or None.
+            gelu: Whether to apply a GELU before the normalization.
+            relu: Whether to apply a ReLU after it.
+        """
+        if not self.training and self.running_mean is not None:
+            return None
+        if self.weight is None or (self.momentum is None and self.running_mean is not None):
+            return None
+        valid, running = self._valid(x, len(self.weight)), None
+        if self.running_mean is not None and self.running_var is not None:
+            running = self.running_mean, self.running_var
+        y = gpu.batch_norm(x, shift, self.weight, self.bias, valid, running, self.momentum or 0.0, self.eps, gelu, relu)
+        if y is not None:
+            self._count(valid > 0)
+        return y
+
+    def in_steps(self, x: Tensor) -> Tensor:
+        """Normalize with torch's operations."""
         if not self.training and self.running_mean is not None:
             return self._by_running_statistics(x)
         clients = self._clients(x)
@@ -91,31 +113,36 @@ class StackedBatchNorm(nn.Module):
 
     def _factors(self, counts: Sequence[int]) -> list[float]:
         """Return by how much each client's running statistics move, and count the batch."""
-        if self.num_batches_tracked is not None:
-            busy = torch.tensor([count > 0 for count in counts], dtype=self.num_batches_tracked.dtype)
-            self.num_batches_tracked.add_(busy.view_as(self.num_batches_tracked))
+        self._count(torch.tensor([count > 0 for count in counts]))
         if self.momentum is not None:
             return [self.momentum] * len(counts)
         assert self.num_batches_tracked is not None
         return (1 / self.num_batches_tracked.double().clamp(min=1)).flatten().tolist()
 
     def _on_device(self, x: Tensor, clients: int) -> Tensor:
-        valid = self.valid.tensor
-        if valid is None:
-            valid = torch.full((clients,), x.shape[0] // clients, device=x.device)
+        valid = self._valid(x, clients)
         y, mean, variance = masked_batch_norm(x, self.weight, self.bias, valid, self.eps)
         if self.running_mean is not None and self.running_var is not None:
             with torch.no_grad():
                 self._update(mean, variance, valid, x[0, 0].numel())
         return y
 
+    def _valid(self, x: Tensor, clients: int) -> Tensor:
+        if self.valid.tensor is not None:
+            return self.valid.tensor
+        return torch.full((clients,), x.shape[0] // clients, device=x.device)
+
+    def _count(self, busy: Tensor) -> None:
+        """Count the batch, for clients with one."""
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(busy.to(self.num_batches_tracked.dtype).view_as(self.num_batches_tracked))
+
     def _update(self, mean: Tensor, variance: Tensor, valid: Tensor, pixels: int) -> None:
         """Move the running statistics toward those of the batch, for clients with a batch."""
         assert self.running_mean is not None
         assert self.running_var is not None
         busy = valid > 0
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(busy.to(self.num_batches_tracked.dtype))
+        self._count(busy)
         if self.momentum is not None:
             factor = torch.full_like(mean[:, :1], self.momentum)
         else:

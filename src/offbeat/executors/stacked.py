@@ -39,6 +39,7 @@ class Stack:
         self.factors = GradientFactors() if context.device.type == "cpu" else None
         self.valid = ValidExamples()
         module = stacked(context.module, self.factors, self.valid)
+        self._normalizes = module is not None and any(isinstance(m, StackedBatchNorm) for m in module.modules())
         self._stacked = module if module is not None and self._agrees(module) else None
 
         def forward(parameters: dict[str, Tensor], x: Tree) -> Any:
@@ -82,7 +83,8 @@ class Stack:
         inputs = context.inputs(batch)
         if buffers is not None:
             parameters = parameters | context.buffers.unflatten(buffers)
-        self.valid.set(weight)
+        if self._normalizes:
+            self.valid.set(weight)
         with context.autocast():
             outputs = in_dtype(self._forward(parameters, inputs), weight.dtype)
         # A loss per example depends on no other example, so the rows can be merged into one batch.

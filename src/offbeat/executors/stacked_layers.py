@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, group_norm, layer_norm
+from torch.nn.functional import conv2d, gelu, group_norm, layer_norm
 
 from offbeat.client.local_step import GradientFactors
 from offbeat.executors import gpu
@@ -150,7 +150,10 @@ class _Sequential(nn.Sequential):
         while layers:
             layer, *layers = layers
             following = [type(other) for other in layers[:2]]
-            if isinstance(layer, _GroupNorm) and following[:1] == [nn.ReLU]:
+            normalized = _NormalizedBatch([layer, *layers])
+            if normalized.length:
+                x, layers = normalized(x), layers[normalized.length - 1 :]
+            elif isinstance(layer, _GroupNorm) and following[:1] == [nn.ReLU]:
                 x, layers = layer.normalize(x), layers[1:]
             elif isinstance(layer, _Conv2d) and following == [nn.ReLU, nn.MaxPool2d]:
                 relu, pool, *layers = layers
@@ -161,6 +164,40 @@ class _Sequential(nn.Sequential):
             else:
                 x = layer(x)
         return x
+
+
+class _NormalizedBatch:
+    """A BatchNorm layer of a sequence with the layers around it that one kernel can compute.
+
+    These are the bias of a convolution and a GELU before it, and a ReLU after it.
+
+    Args:
+        layers: The rest of the sequence.
+
+    Attributes:
+        length: Number of layers that it covers; 0 if the sequence does not begin with such layers.
+    """
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        rest = layers[:4]
+        self.convolution = rest.pop(0) if isinstance(rest[0], _Conv2d) else None
+        self.gelu = rest.pop(0) if rest and isinstance(rest[0], nn.GELU) and rest[0].approximate == "none" else None
+        self.norm = rest.pop(0) if rest and isinstance(rest[0], StackedBatchNorm) else None
+        self.relu = rest.pop(0) if rest and type(rest[0]) is nn.ReLU else None
+        self.length = min(4, len(layers)) - len(rest) if self.norm is not None else 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the layers, one by one where the kernel does not apply."""
+        assert isinstance(self.norm, StackedBatchNorm)
+        convolution = self.convolution if isinstance(self.convolution, _Conv2d) else None
+        x = x if convolution is None else convolution.products(x)
+        bias = None if convolution is None else convolution.bias
+        y = self.norm.fused(x, bias, self.gelu is not None, self.relu is not None)
+        if y is not None:
+            return y
+        x = x if convolution is None else convolution.biased(x)
+        x = self.norm.in_steps(x if self.gelu is None else gelu(x))
+        return x if self.relu is None else x.relu()
 
 
 class _GroupNorm(nn.GroupNorm):

@@ -1,0 +1,84 @@
+"""BatchNorm of stacks in few passes over memory, together with the bias and the activation before it.
+
+Each client's own statistics are those of its valid examples. torch's operations would pass over the images ten times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offbeat.executors.gpu import triton_support
+
+Running = tuple[Tensor, Tensor]
+
+
+def batch_norm(
+    x: Tensor, shift: Tensor | None, weight: Tensor | None, bias: Tensor | None, valid: Tensor,
+    running: Running | None, momentum: float, eps: float, gelu: bool, relu: bool,
+) -> Tensor | None:  # fmt: skip
+    """Normalize each client's valid examples; return None where the kernels do not apply.
+
+    They apply to images and vectors on a GPU, outside the compiler, which fuses ordinary operations by itself.
+
+    Args:
+        x: Examples of all clients (n·B, C, H, W) or (n·B, C).
+        shift: Numbers (n, C) to add first, such as the bias of a convolution, or None.
+        weight: Weights (n, C), or None.
+        bias: Biases (n, C), or None.
+        valid: Number of valid examples per client (n,); the first ones are valid.
+        running: Running mean and variance (n, C), which are moved in place, or None.
+        momentum: By how much they move.
+        eps: Added to the variance.
+        gelu: Whether to apply a GELU before the normalization.
+        relu: Whether to apply a ReLU after it.
+    """
+    if not triton_support.has_kernels(x) or torch.compiler.is_compiling() or x.ndim not in (2, 4):
+        return None
+    if weight is None or bias is None or x.numel() // len(valid) >= 2**31:  # offsets are 32-bit integers
+        return None
+    return stacked_batch_norm(x, shift, weight, bias, valid, running, momentum, eps, gelu, relu)
+
+
+def stacked_batch_norm(
+    x: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor, valid: Tensor,
+    running: Running | None, momentum: float, eps: float, gelu: bool, relu: bool,
+) -> Tensor:  # fmt: skip
+    """Normalize with the kernels; the arguments are those of `batch_norm`."""
+    x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
+    shift = None if shift is None else shift.contiguous()
+    if weight.stride() != bias.stride() or weight.stride(1) != 1:
+        weight, bias = weight.contiguous(), bias.contiguous()
+    out: Tensor = _BatchNorm.apply(x, shift, weight, bias, valid, running, momentum, eps, gelu, relu)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _BatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor, valid: Tensor,
+        running: Running | None, momentum: float, eps: float, gelu: bool, relu: bool,
+    ) -> Tensor:  # fmt: skip
+        from offbeat.executors.gpu import kernels
+
+        mean, scale = (torch.empty(weight.shape, dtype=torch.float32, device=x.device) for _ in range(2))
+        kernels.batch_statistics(x, shift, valid, mean, scale, running, momentum, eps, gelu)
+        out = torch.empty_like(x)
+        kernels.batch_normalize(x, shift, valid, mean, scale, weight, bias, out, gelu, relu)
+        ctx.save_for_backward(x, shift, weight, bias, valid, mean, scale)
+        ctx.gelu, ctx.relu = gelu, relu
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        from offbeat.executors.gpu import kernels
+
+        x, shift, weight, bias, valid, mean, scale = ctx.saved_tensors
+        g = g.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else g.contiguous()
+        by_x = torch.empty_like(x)
+        by_both, by_shift = kernels.batch_normalize_back(
+            g, x, shift, valid, mean, scale, weight, bias, by_x, ctx.gelu, ctx.relu
+        )
+        return by_x, by_shift, by_both[:, 0], by_both[:, 1], None, None, None, None, None, None
