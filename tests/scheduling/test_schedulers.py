@@ -145,6 +145,18 @@ def test_periodic_steps_by_the_clock_and_refills_only_then() -> None:
     assert busy[:6] == [(1.5, 1), (1.5, 0), (2.0, 2), (3.5, 1), (3.5, 0), (4.0, 2)]
 
 
+def test_a_period_includes_all_arrivals_at_its_end() -> None:
+    """Six clients take exactly one period: every step has all of their updates, not one of them and then the rest."""
+    loop = start(Periodic(concurrency=6, period=1.0), scripted(*[1.0] * 6), 6)
+    sizes, since = [], 0
+    for outcome in turns_until(loop, 5):
+        since += outcome.aggregated
+        if outcome.stepped:
+            sizes.append(since)
+            since = 0
+    assert sizes == [6] * 5
+
+
 def test_a_period_without_arrivals_makes_a_version_and_sends_nothing() -> None:
     loop = start(Periodic(concurrency=2, period=2.0), scripted(5.0, 5.0, 5.0), 3)
     outcomes = [loop.turn() for _ in range(5)]

@@ -106,7 +106,8 @@ class Loop:
             scheduler.freed(job, arrived)
             if scheduler.anarchic:
                 self._idle(freed)
-        stepped = scheduler.due(now)
+        # At the very end of a period the server waits for its tick, which follows all arrivals of that time.
+        stepped = scheduler.due(now) and (isinstance(event, Tick) or now != scheduler.wake_at)
         if stepped:
             algorithm.step()
             if self.extension is not None:

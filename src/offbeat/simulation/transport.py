@@ -39,6 +39,9 @@ _Entry = tuple[float, int, Any, float]
 """Time; sequence number, which breaks ties by order of sending (so later fields are never compared); what happens (a
 `Job` that arrives, a `Lost`, a `Tick`); time of sending."""
 
+AFTER_ARRIVALS = 1 << 62
+"""Added to the sequence number of the server's own ticks: a period includes the arrivals exactly at its end."""
+
 
 class SimulatedTransport(RunTransport):
     """The virtual clock and its event queue: untrained jobs, trained jobs, and everything else.
@@ -93,7 +96,8 @@ class SimulatedTransport(RunTransport):
 
     def _tick(self, at: float, tick: Tick) -> None:
         self.sequence += 1
-        heapq.heappush(self.others, (at, self.sequence, tick, self.now))
+        place = self.sequence + (AFTER_ARRIVALS if tick.client is None else 0)
+        heapq.heappush(self.others, (at, place, tick, self.now))
 
     @property
     def next_at(self) -> float:
