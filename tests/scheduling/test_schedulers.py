@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import torch
 from tests.support import Quadratics
+from torch import Tensor
 
 from offbeat.algorithms import FedBuff
 from offbeat.algorithms.workload import Workload
 from offbeat.environment import Bernoulli, Constant, Environment, HalfNormal
 from offbeat.errors import ConfigError
-from offbeat.messages import Job
+from offbeat.messages import Job, Update
 from offbeat.random import key
 from offbeat.scheduling import (
     Anarchic,
@@ -25,6 +27,7 @@ from offbeat.scheduling import (
     Scheduler,
 )
 from offbeat.server.events import Arrival, Lost, Outcome
+from offbeat.server.extensions import ServerExtension
 from offbeat.server.loop import Loop
 from offbeat.simulation.transport import SimulatedTransport
 
@@ -45,9 +48,13 @@ def scripted(*seconds: float | None) -> Environment:
     return environment
 
 
-def start(scheduler: Scheduler, environment: Environment, clients: int) -> Loop:
+def start(
+    scheduler: Scheduler, environment: Environment, clients: int, extension: ServerExtension | None = None
+) -> Loop:
     algorithm = FedBuff()
     algorithm.start(torch.zeros(2), clients)
+    if extension is not None:
+        extension.start(algorithm.x, clients)
     trainer = Quadratics(torch.ones((clients, 2)), lr=0.1, steps=1)
     loop = Loop(
         algorithm=algorithm,
@@ -57,6 +64,7 @@ def start(scheduler: Scheduler, environment: Environment, clients: int) -> Loop:
         clients=clients,
         workload=lambda _: Workload(1),
         seed=0,
+        extension=extension,
     )
     loop.start()
     return loop
@@ -164,6 +172,38 @@ def test_a_period_without_arrivals_makes_a_version_and_sends_nothing() -> None:
         (2.0, True), (4.0, True), (5.0, False), (5.0, False), (6.0, True),
     ]  # fmt: skip
     assert loop.jobs == 4
+
+
+class Stamp(ServerExtension):
+    """Sends the number of steps so far, and counts on when an update arrives."""
+
+    state_names = ("value",)
+
+    def start(self, x: Tensor, clients: int) -> None:
+        self.value = 0.0
+
+    def extra(self) -> dict[str, Tensor]:
+        return {"stamp": torch.tensor(self.value)}
+
+    def receive(self, update: Update) -> None: ...
+
+    def stepped(self) -> None:
+        self.value += 1
+
+
+def test_jobs_start_from_the_last_models_that_exist_with_the_vectors_of_that_time() -> None:
+    """Each existing version is equally likely from the first rounds on."""
+    clients = 600
+    loop = start(Rounds(concurrency=clients, last_models=3), scripted(*[1.0] * clients), clients, Stamp())
+    for version, started in enumerate([[0], [0, 1], [0, 1, 2], [1, 2, 3]]):
+        sent = [(job.version, float(job.extra["stamp"])) for job in loop.transport.flying]  # type: ignore[attr-defined]
+        assert all(stamp == origin for origin, stamp in sent)
+        counts = Counter(origin for origin, _ in sent)
+        assert sorted(counts) == started
+        share = clients / len(started)  # its standard deviation is at most 12.3
+        assert all(abs(count - share) < 60 for count in counts.values())
+        assert loop.algorithm.version == version
+        assert [loop.turn().stepped for _ in range(clients)][-1]
 
 
 def test_available_sends_jobs_to_every_available_client() -> None:

@@ -62,7 +62,7 @@ def trajectory(algorithm: Algorithm, scheduler: Scheduler, environment: Environm
             FedAvg(),
             Rounds(concurrency=8, deadline=3.0, last_models=3),
             Environment(delay=Speeds(stragglers=0.2)),
-            "72b69b0a28b09786",
+            "321e4fba1db2f500",
         ),
         (FedBuff(), Periodic(concurrency=10, period=0.7), Environment(local_work=UniformSteps()), "78367ccc2dad635e"),
         (

@@ -103,8 +103,13 @@ class Scheduler(Options, ABC):
         """Time at which a step may be due without an arrival."""
         return math.inf
 
-    def lag(self, job_seed: int) -> int:
-        """Return how many versions before the latest one a job starts from."""
+    def lag(self, job_seed: int, versions: int) -> int:
+        """Return how many versions before the latest one a job starts from.
+
+        Args:
+            job_seed: The random key of the job.
+            versions: Number of versions from which it may start, at most `last_models`; fewer in the first rounds.
+        """
         return 0
 
     def gap(self, client: int, seed: int) -> float:

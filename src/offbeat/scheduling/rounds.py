@@ -69,8 +69,9 @@ class Rounds(_Synchronous):
     """Selection from the available clients ("skip"), or from all clients, waiting until they become available and have
     trained ("wait": "device sampling" in the MIFA paper)."""
     last_models: PositiveInt = 1
-    """Number of recent models from which a client may start, chosen at random. Anarchic FL emulates asynchrony
-    in this way."""
+    """Number of recent models from which a client may start, chosen at random, with the auxiliary vectors (such as
+    SCAFFOLD's c) of that time. Anarchic FL emulates asynchrony in this way. In the first rounds, when fewer models
+    exist, these are equally likely."""
     probabilities: tuple[NonNegative, ...] = ()
     """Selection weights, one per client, for sampling without replacement. If empty, they are equal."""
 
@@ -94,9 +95,9 @@ class Rounds(_Synchronous):
         """Selection weights, one per client; empty if they are equal."""
         return self.probabilities
 
-    def lag(self, job_seed: int) -> int:
-        """Return a random lag below `last_models`."""
-        return int(uniform(key(job_seed, "lag")) * self.last_models) if self.last_models > 1 else 0
+    def lag(self, job_seed: int, versions: int) -> int:
+        """Return a random lag; all existing versions among the last ones are equally likely."""
+        return int(uniform(key(job_seed, "lag")) * versions) if versions > 1 else 0
 
 
 @dataclass(kw_only=True)

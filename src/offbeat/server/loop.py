@@ -20,6 +20,9 @@ from offbeat.server.extensions import ServerExtension
 from offbeat.server.pool import Pool
 from offbeat.server.validation import UpdateValidator
 
+Sent = tuple[int, Tensor, Mapping[str, Tensor]]
+"""What a job starts from: a version, its x as clients decode it, and the auxiliary vectors of that time."""
+
 
 class Loop:
     """Receives an event, passes it to the algorithm, asks the scheduler whether to step, and sends new jobs.
@@ -68,7 +71,7 @@ class Loop:
         self.jobs = 0  # number of jobs sent so far
         self.out: set[int] = set()  # ids of pending jobs
         self.asleep_until = 0.0  # until then, only a client that becomes idle needs to be checked
-        self.models: deque[tuple[int, Tensor]] = deque(maxlen=scheduler.last_models)
+        self.models: deque[Sent] = deque(maxlen=scheduler.last_models)
 
     def start(self) -> None:
         """Send the first jobs."""
@@ -132,7 +135,12 @@ class Loop:
 
     def _remember(self) -> None:
         """Store the new version for jobs that will start from it."""
-        self.models.append((self.algorithm.version, self.outgoing(self.algorithm.x, self.algorithm.version)))
+        version = self.algorithm.version
+        self.models.append((version, self.outgoing(self.algorithm.x, version), self._extra()))
+
+    def _extra(self) -> Mapping[str, Tensor]:
+        """Return the auxiliary vectors of now."""
+        return self.extension.extra() if self.extension is not None else {}
 
     def _send(self, freed: int | None) -> None:
         """Send jobs to idle, available clients as far as the scheduler has free slots; wake up later for the rest."""
@@ -186,15 +194,17 @@ class Loop:
         environment, now, workload, scheduler = self.environment, self.transport.now, self.workload, self.scheduler
         trips, job_key = self.pool.trips, self._job_key
         models, newest = self.models, len(self.models) - 1
-        version, x = models[newest]
+        version, x, _ = models[newest]
         exact = environment.local_work.exact
         rate = self.algorithm.local_rate()
-        extra = self.extension.extra() if self.extension is not None else {}
+        now_extra = extra = self._extra()
         jobs = []
         for number, client in enumerate(clients, start=self.jobs + 1):
             seed = fold_in_pair(job_key, client, trips[client])  # key(seed, "job", client, trip)
             if newest:
-                version, x = models[max(0, newest - scheduler.lag(seed))]
+                lag = scheduler.lag(seed, newest + 1)
+                version, x, extra = models[newest - lag]
+                extra = extra if lag else now_extra
             work = workload(client)
             steps = work.steps if exact else environment.steps(self.seed, work.steps, client, seed, now)
             accepted = self.last_accepted.get(client, 0) if self.tracks_acceptance else None
