@@ -22,7 +22,10 @@ USING_ALL = [
     QuantitySkew(alpha=1e-3, min_size=1),
     QuantitySkew(alpha=0.5, min_size=5),
 ]
-EVERY = [*USING_ALL, LabelShards(classes=1), LabelShards(classes=2)]
+EVERY = [
+    *USING_ALL, LabelShards(classes=1), LabelShards(classes=2),
+    Dirichlet(by="client", alpha=1e-3, min_size=1), Dirichlet(by="client", alpha=0.3, min_size=1),
+]  # fmt: skip
 
 
 def balanced(examples: int, classes: int) -> Indices:
@@ -144,6 +147,39 @@ def test_dirichlet_shares_have_the_moments_of_the_law(alpha: float) -> None:
     # Each client's own mean, so that none is favoured; the rounding of cuts moves a share by up to 1/each.
     assert np.abs(shares.mean(axis=1) - 1 / clients).max() < 4 * np.sqrt(variance / classes) + 1 / each
     assert shares.var() == pytest.approx(variance, rel=0.1)
+
+
+@given(st.floats(1e-3, 100), st.integers(0, 2**32))
+@settings(max_examples=50, deadline=None)
+def test_dirichlet_by_client_gives_equal_sizes(alpha: float, seed: int) -> None:
+    labels = rng(seed).integers(5, size=203)
+    parts = Dirichlet(by="client", alpha=alpha, min_size=1).split(labels, 10, rng(seed))
+    assert [len(part) for part in parts] == [20] * 10
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+def test_dirichlet_by_client_has_the_moments_of_the_law(alpha: float) -> None:
+    """A label's share of the first client, whom no label runs out for, has the moments of Dir(alpha)."""
+    classes, size, repeats = 4, 500, 1000
+    labels = balanced(2 * classes * size, classes)  # 2·classes clients: each label suffices for two of them
+    shares = []
+    for seed in range(repeats):
+        random = rng(seed)
+        parts = Dirichlet(by="client", alpha=alpha).split(labels, 2 * classes, random)
+        first = rng(seed)
+        for _ in range(classes):
+            first.permutation(2 * size)
+        shares.append(np.bincount(labels[parts[first.permutation(2 * classes)[0]]], minlength=classes) / size)
+    variance = (classes - 1) / classes**2 / (classes * alpha + 1)
+    noise = (1 / classes - 1 / classes**2 - variance) / size  # of drawing examples
+    found = np.array(shares)
+    np.testing.assert_allclose(found.mean(axis=0), 1 / classes, atol=4 * np.sqrt(variance / repeats))
+    np.testing.assert_allclose(found.var(), variance + noise, rtol=0.1)
+
+
+def test_dirichlet_by_client_needs_enough_examples() -> None:
+    with pytest.raises(ConfigError, match="have 4 of the 40 examples each, fewer than min_size"):
+        Dirichlet(by="client").split(balanced(40, 4), 10, rng())
 
 
 def test_quantity_sizes_have_the_moments_of_the_law() -> None:

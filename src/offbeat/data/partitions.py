@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,25 +49,63 @@ class IID(Partition):
 
 @dataclass(kw_only=True, frozen=True)
 class Dirichlet(Partition):
-    """Label skew: each label is split among the clients in proportions drawn from Dir(alpha).
+    """Label skew drawn from Dir(alpha), for each label or for each client.
 
-    Clients with fewer than `min_size` examples receive random ones from the largest clients. Redrawing until every
-    client has enough, as is common, would never end for small alpha and many clients.
+    By label, each label is split among the clients in drawn proportions, so that sizes differ. Clients with fewer than
+    `min_size` examples receive random ones from the largest clients; redrawing until every client has enough, as is
+    common, would never end for small alpha and many clients.
+
+    By client, all clients have the same number of examples, with labels in the client's own drawn proportions (Hsu et
+    al., *Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification*, 2019). When a
+    label is used up, the clients that come later draw from the remaining ones.
     """
 
     alpha: Positive = 0.3
     """Concentration: small values give each client few labels, large values make all clients alike."""
+    by: Literal["label", "client"] = "label"
+    """Whether proportions are drawn for each label over the clients, or for each client over the labels."""
     min_size: PositiveInt = 10
     """Minimum number of examples per client."""
 
     def split(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
         """Partition the examples among the clients."""
+        if self.by == "client":
+            return self._equal_sizes(labels, clients, rng)
         shares: list[list[Indices]] = [[] for _ in range(clients)]
         for label in range(int(labels.max()) + 1):
             own = rng.permutation(np.flatnonzero(labels == label))
             for share, part in zip(shares, _divide(own, clients, self.alpha, rng), strict=True):
                 share.append(part)
         return _top_up([np.concatenate(share) for share in shares], self.min_size, rng)
+
+    def _equal_sizes(self, labels: Indices, clients: int, rng: Rng) -> list[Indices]:
+        size = len(labels) // clients
+        if size < self.min_size:
+            raise ConfigError(
+                f"{clients} clients of equal size have {size} of the {len(labels)} examples each, fewer than min_size",
+                key="min_size",
+            )
+        pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(int(labels.max()) + 1)]
+        left = np.array([len(pool) for pool in pools])
+        parts: list[Indices] = [np.zeros(0, dtype=np.int64)] * clients
+        for client in rng.permutation(clients):
+            wanted = _draw_labels(rng.dirichlet(np.full(len(pools), self.alpha)), left, size, rng)
+            parts[client] = np.concatenate(
+                [pool[rest - n : rest] for pool, rest, n in zip(pools, left, wanted, strict=True)]
+            )
+            left = left - wanted
+        return parts
+
+
+def _draw_labels(proportions: NDArray[np.float64], left: Indices, size: int, rng: Rng) -> Indices:
+    """Return how many examples of each label to take: `size` draws, none of a label that is used up."""
+    taken = np.zeros_like(left)
+    while (missing := size - int(taken.sum())) > 0:
+        weights = np.where(taken < left, proportions, 0.0)
+        if not weights.sum():  # Dir(alpha) gave nothing to the labels that are left
+            weights = np.maximum(left - taken, 0).astype(float)
+        taken = np.minimum(left, taken + rng.multinomial(missing, weights / weights.sum()))
+    return taken
 
 
 @dataclass(kw_only=True, frozen=True)
