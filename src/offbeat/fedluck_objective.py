@@ -8,7 +8,10 @@ from numpy.typing import NDArray
 Grid = NDArray[np.float64]
 
 
-def phi(k: Grid | float, delta: Grid | float, alpha: float, beta: float, period: float, exponent: float = 0.5) -> Grid:
+def phi(
+    k: Grid | float, delta: Grid | float, alpha: float, beta: float, period: float, exponent: float = 0.5,
+    share: Grid | float | None = None,
+) -> Grid:  # fmt: skip
     """Return φ(k, δ) of one device; arrays are broadcast.
 
     Args:
@@ -18,6 +21,8 @@ def phi(k: Grid | float, delta: Grid | float, alpha: float, beta: float, period:
         beta: Seconds to upload the whole model.
         period: Seconds between two steps of the server.
         exponent: Exponent e of δ in the denominator.
+        share: Size of an upload at δ as a share of the whole model's; δ itself when left out, as in the paper.
     """
     k_, d = np.asarray(k, dtype=float), np.asarray(delta, dtype=float)
-    return np.asarray((((k_ * alpha + d * beta) / period) ** 2 * (2 - d) + 1) / (k_ * d**exponent))
+    seconds = k_ * alpha + (d if share is None else np.asarray(share, dtype=float)) * beta
+    return np.asarray(((seconds / period) ** 2 * (2 - d) + 1) / (k_ * d**exponent))

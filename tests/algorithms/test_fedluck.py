@@ -41,6 +41,29 @@ def test_slow_lines_compress_more_and_slow_processors_step_less() -> None:
     assert steps[0] > steps[-1]
 
 
+def test_the_plan_counts_positions_as_the_codec_sends_them() -> None:
+    """An update with as many positions as values takes twice the time, so the best plan compresses more."""
+    k, delta = best(0.2, 20.0, 3.0, share=lambda rate: min(1.0, 2 * rate))
+    smallest = min(
+        (float(phi(kk, d / 100, 0.2, 20.0, 3.0, share=min(1.0, d / 50))), kk, d / 100)
+        for kk in range(2, 61)
+        for d in range(1, 101)
+    )
+    assert (k, delta) == smallest[1:]
+    assert delta < best(0.2, 20.0, 3.0)[1]
+
+
+def test_fixed_steps_or_a_fixed_rate() -> None:
+    """The paper's ablations adapt one of the two."""
+    assert best(0.2, 20.0, 3.0, steps=(7, 7))[0] == 7
+    assert best(0.2, 20.0, 3.0, rates=(0.125, 0.125))[1] == 0.125
+    assert best(0.2, 20.0, 3.0, rates=(0.3, 0.6))[1] == 0.3
+    result = run(algorithm=ob.algorithms.FedLuck(min_rate=0.5, max_rate=0.5, min_steps=3, max_steps=3), rounds=3)
+    assert result.summary["client_steps"] == 3 * result.summary["updates"]
+    with pytest.raises(ob.ConfigError, match=r"min_rate: 0\.6 is above max_rate = 0\.5"):
+        ob.algorithms.FedLuck(min_rate=0.6, max_rate=0.5)
+
+
 def test_the_printed_exponent_hardly_ever_compresses() -> None:
     """With e = 1 a device that needs 20 s for an upload, seven periods, would still send everything."""
     assert best(0.2, 20.0, 3.0, exponent=1.0)[1] == 1.0
@@ -71,7 +94,7 @@ def test_every_device_uses_its_own_steps_and_rate(tmp_path: pathlib.Path) -> Non
     for client, (alpha, up) in enumerate(
         zip((0.6, 0.5, 0.4, 0.3, 0.2, 0.15), (100, 300, 500, 700, 900, 1000), strict=True)
     ):
-        k, delta = best(alpha, 4 * d / up, 3.0)
+        k, delta = best(alpha, 4 * d / up, 3.0, share=lambda rate: TopK().size(_layout(), rate) / (4 * d))
         own = log[log["client"] == client]
         assert (own["steps"] == k).all()
         expected = TopK().size(_layout(), delta)

@@ -31,6 +31,8 @@ class Device:
     """Seconds between two server steps under a periodic scheduler, else None."""
     profile_of: Callable[[int], tuple[float, float] | None] = field(default=lambda client: None)
     """Returns a client's seconds per local step and seconds to upload the whole model, or None if unknown."""
+    upload_share: Callable[[float], float] = field(default=lambda rate: rate)
+    """Returns the size of an update compressed at a rate, as a share of the whole model's."""
 
     def seconds_per_step(self, given: tuple[float, ...] = (), client: int | None = None) -> float:
         """Return α, the seconds per local step.

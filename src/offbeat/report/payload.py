@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.fedluck_objective import phi
 from offbeat.report import series
 from offbeat.report.read import Record, clean
 from offbeat.runs.folder import STATUS, UpdateRows
@@ -149,7 +148,7 @@ def _plan(setting: Mapping[str, Any]) -> list[dict[str, Any]]:
     for device, (chosen, rate, alpha, beta) in enumerate(plan[: series.DEVICES]):
         k = np.union1d(np.arange(2, 61, 2, dtype=float), [chosen])
         delta = np.union1d(np.round(np.linspace(0.02, 1.0, 50), 2), [rate])
-        values = np.log10(phi(k[:, None], delta[None, :], alpha, beta, setting["period"], setting["exponent"]))
+        values = series.log_phi(setting, k[:, None], delta[None, :], alpha, beta)
         grid = {"ks": _plain(k), "deltas": _plain(delta), "phi": [_plain(line, 4) for line in values]}
         found.append({"client": device, "devices": len(plan), "k": chosen, "delta": rate, **grid})
     return found

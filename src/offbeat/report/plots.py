@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.fedluck_objective import phi
 from offbeat.metric_info import ACCURACY
 from offbeat.report import series
 from offbeat.report.read import Record, read
@@ -185,7 +184,7 @@ def plan(record: Record, device: int = 0) -> Figure:
     figure, axes = _column()
     k, delta, alpha, beta = record.setting["plan"][device]
     ks, deltas = np.arange(2.0, 61.0)[:, None], np.linspace(0.01, 1, 100)[None, :]
-    values = np.log10(phi(ks, deltas, alpha, beta, record.setting["period"], record.setting["exponent"]))
+    values = series.log_phi(record.setting, ks, deltas, alpha, beta)
     image = axes.contourf(deltas[0], ks[:, 0], values, levels=20, cmap="Blues_r")
     axes.plot(delta, k, "D", color=COLORS[3], markersize=5, clip_on=False)
     axes.set(xlabel="compression rate δ", ylabel="local steps k")

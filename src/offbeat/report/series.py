@@ -7,11 +7,14 @@ flight when the run ended are not in the log, so the number of busy clients seem
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.fedluck_objective import phi
 from offbeat.runs.folder import STATUS, UpdateRows
 
 Floats = NDArray[np.float64]
@@ -186,6 +189,21 @@ def durations(log: UpdateRows) -> tuple[Floats, Ints]:
         return 10.0**cuts, counts
     counts, cuts = np.histogram(took, bins=50, range=(0.0, most or 1.0))
     return cuts, counts
+
+
+def log_phi(setting: Mapping[str, Any], k: Floats, delta: Floats, alpha: float, beta: float) -> Floats:
+    """Return log₁₀ of FedLuck's φ for a device; arrays are broadcast.
+
+    Args:
+        setting: Content of `setting.json`.
+        k: Local steps.
+        delta: Compression rates.
+        alpha: Seconds per local step of the device.
+        beta: Its seconds to upload the whole model.
+    """
+    shares = setting.get("upload_shares")  # at δ = 0.01, 0.02, …, 1
+    share = None if shares is None else np.interp(delta, np.arange(1, len(shares) + 1) / len(shares), shares)
+    return np.log10(phi(k, delta, alpha, beta, setting["period"], setting["exponent"], share))
 
 
 def _bin(at: Floats, cuts: Floats) -> Ints:

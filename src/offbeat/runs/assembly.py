@@ -113,8 +113,14 @@ class Assembly:
         """Return what a planning algorithm may know about a client."""
         context, experiment = self.context, self.experiment
         return Device(
-            client, context.data.clients, context.steps(client), experiment.scheduler.step_period, self._profile
-        )
+            client, context.data.clients, context.steps(client), experiment.scheduler.step_period, self._profile,
+            self._upload_share,
+        )  # fmt: skip
+
+    def _upload_share(self, rate: float) -> float:
+        """Return the size of an update compressed at a rate, as a share of the whole model's."""
+        layout = self.context.layout
+        return self.experiment.compression.upload.size(layout, rate) / (4 * layout.dim)
 
     def _profile(self, client: int) -> tuple[float, float] | None:
         """Return a device's seconds per step and seconds per upload, as the delay model knows them."""
