@@ -65,6 +65,32 @@ def test_programs_do_what_the_plain_executor_does(
     assert torch.equal(fast, moved(kind(on_gpu(module, rule), compiled))), "the same bytes every time"
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", [Vectorized, Graphs])
+@pytest.mark.parametrize("rule", RULES[:2] + RULES[5:6], ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize(
+    "model",
+    [ConvMixer(dim=16, depth=2, kernel=3, patch=2, norm="batch"), ResNet18(width=8, norm="batch")],
+    ids=lambda m: type(m).__name__,
+)
+def test_programs_normalize_batches_as_the_plain_executor_does(
+    model: Model, rule: ClientRule, kind: type[Vectorized] | type[Graphs], compiled: bool
+) -> None:
+    """Models and running statistics; few steps at a small rate, since tiny batches amplify rounding."""
+    rule, module = replace(rule, epochs=None, steps=2, lr=0.01), built(model)
+    data = federated(sizes=(8, 17, 40))
+    found = []
+    for executor in (Sequential, kind, kind):
+        w = on_gpu(module, rule, data)
+        trainer = executor(w) if executor is Sequential else executor(w, compiled)  # type: ignore[call-arg]
+        with arithmetic(w.context):
+            updates = [u for u in trainer.train_all([(w, job) for job in jobs(w)]) if isinstance(u, Update)]
+        found.append([torch.stack([u.delta for u in updates]), torch.stack([u.extra["buffers"] for u in updates])])
+    for plain, fast, again in zip(*found, strict=True):
+        assert ((fast - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
+        assert torch.equal(fast, again), "the same bytes every time"
+
+
 @pytest.mark.parametrize("model", [MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)
 def test_networks_compiled_and_not_do_what_they_do_on_a_cpu(model: Model) -> None:
     module, found = built(model), []
