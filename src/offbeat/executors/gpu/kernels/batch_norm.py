@@ -44,12 +44,12 @@ def _moments(
     client, part, c, known, s = _channels(shift, C, SHIFT, BC)
     limit = tl.load(valid + client).to(tl.int32) * P
     place = client * rows * C + c[None, :]
-    _, origin = _input(x, place, known[None, :], s, GELU)
+    first_z, origin = _input(x, place, known[None, :], s, GELU)
     total, squares = tl.zeros((BM, BC), dtype=tl.float32), tl.zeros((BM, BC), dtype=tl.float32)
     for first in range(part * share, tl.minimum(part * share + share, limit), BM):
         m = first + tl.arange(0, BM)
         inside = (m < limit)[:, None] & known[None, :]
-        _, a = _input(x, place + m[:, None] * C, inside, s, GELU)
+        z, a = _input(x, place + m[:, None] * C, inside, s, GELU)
         off = tl.where(inside, a - origin, 0.0)
         total += off
         squares += off * off
@@ -67,7 +67,7 @@ def _statistics(
     """Compute each client's mean and 1/deviation from the sums, and move its running statistics."""
     client, _, c, known, s = _channels(shift, C, SHIFT, BC)
     count = (tl.load(valid + client).to(tl.int32) * P).to(tl.float32)
-    _, origin = _input(x, client * rows * C + c[None, :], known[None, :], s, GELU)
+    first_z, origin = _input(x, client * rows * C + c[None, :], known[None, :], s, GELU)
     total, squares = tl.zeros((BC,), dtype=tl.float32), tl.zeros((BC,), dtype=tl.float32)
     for part in range(parts):
         place = sums + (part * clients + client) * 2 * C + c
@@ -112,7 +112,7 @@ def _normalize(
     for first in range(part * share, tl.minimum(part * share + share, rows), BM):
         m = first + tl.arange(0, BM)
         here = (m < rows)[:, None] & known[None, :]
-        _, a = _input(x, place + m[:, None] * C, here, s, GELU)
+        z, a = _input(x, place + m[:, None] * C, here, s, GELU)
         y = (a - average[None, :]) * (r * w)[None, :] + b[None, :]
         if RELU:
             y = tl.where(y <= 0, 0.0, y)
@@ -147,7 +147,7 @@ def _back_sums(
     for first in range(part * share, tl.minimum(part * share + share, limit), BM):
         m = first + tl.arange(0, BM)
         inside = (m < limit)[:, None] & known[None, :]
-        _, normal, slope = _slopes(g, x, place + m[:, None] * C, inside, s, average, r, w, b, GELU, RELU)
+        z, normal, slope = _slopes(g, x, place + m[:, None] * C, inside, s, average, r, w, b, GELU, RELU)
         weighted += slope * normal
         plain += slope
     out = sums + (part * clients + client) * 2 * C + c
