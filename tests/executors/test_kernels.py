@@ -49,7 +49,7 @@ def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
      (2, 2, 64, 130, 4, 3, 1, 1, 1), (2, 3, 32, 16, 8, 1, 0, 2, 1), (2, 3, 16, 6, 7, 1, 0, 3, 1),
      (2, 1, 5, 4, 7, 2, 0, 3, 1), (2, 2, 16, 300, 4, 3, 1, 1, 1), (2, 2, 6, 6, 7, 5, 2, 1, 6),
      (2, 2, 70, 70, 5, 3, 1, 1, 70),
-     (2, 4, 16, 16, 7, 5, 1, 3, 16)],
+     (2, 4, 16, 16, 7, 5, 1, 3, 16), (2, 2, 8, 8, 8, 3, 1, 1, 8)],
 )  # fmt: skip
 def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
     n, batch, channels, out, size, kernel, padding, stride, groups = shape
@@ -114,7 +114,7 @@ def test_batch_norm_of_stacks(shape: tuple[int, ...], gelu: bool, relu: bool) ->
     valid = torch.tensor([batch, batch - 1, 0][:n], device=DEVICE)
     inside = (torch.arange(batch, device=DEVICE) < valid[:, None]).flatten()
     means, variances = torch.rand(2, n, channels, device=DEVICE, generator=rng)
-    moved = means.clone(), variances.clone()
+    moved = means.clone(), variances.clone(), torch.arange(n, device=DEVICE, dtype=torch.float32)
 
     def plain(x: Tensor, weight: Tensor, bias: Tensor, shift: Tensor = shift) -> Tensor:
         parts = []
@@ -133,7 +133,8 @@ def test_batch_norm_of_stacks(shape: tuple[int, ...], gelu: bool, relu: bool) ->
 
     # Without a GELU the normalization cancels the shift, whose gradient is then nothing but rounding.
     same_results((x, weight, bias, *([shift] if gelu else [])), fast, plain)
-    for one, other in zip(moved, (means, variances), strict=True):
+    counts = torch.arange(n, device=DEVICE) + (valid > 0).float()
+    for one, other in zip(moved, (means, variances, counts), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     y = stacked_batch_norm(x, None, weight, bias, valid, None, 0.1, 1e-5, gelu, relu)
     assert not y[~inside].any()

@@ -70,11 +70,10 @@ class StackedBatchNorm(nn.Module):
             return None
         valid, running = self._valid(x, len(self.weight)), None
         if self.running_mean is not None and self.running_var is not None:
-            running = self.running_mean, self.running_var
-        y = gpu.batch_norm(x, shift, self.weight, self.bias, valid, running, self.momentum or 0.0, self.eps, gelu, relu)
-        if y is not None:
-            self._count(valid > 0)
-        return y
+            running = self.running_mean, self.running_var, self.num_batches_tracked
+        return gpu.batch_norm(
+            x, shift, self.weight, self.bias, valid, running, self.momentum or 0.0, self.eps, gelu, relu
+        )
 
     def in_steps(self, x: Tensor) -> Tensor:
         """Normalize with torch's operations."""

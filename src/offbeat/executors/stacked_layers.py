@@ -77,7 +77,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
         rows, weight = ctx.saved_tensors
-        return _rows_gradient(ctx, g, weight), torch.bmm(g.transpose(1, 2), rows)
+        return _rows_gradient(ctx, g, weight), _weight_gradient(g, rows)
 
 
 class _Factored(torch.autograd.Function):
@@ -93,6 +93,19 @@ class _Factored(torch.autograd.Function):
         rows, weight = ctx.saved_tensors
         taken = ctx.factors.take(weight, g, rows)
         return _rows_gradient(ctx, g, weight), None if taken else torch.bmm(g.transpose(1, 2), rows), None
+
+
+def _weight_gradient(g: Tensor, rows: Tensor) -> Tensor:
+    """Return gᵀ·rows per client; on a GPU as the sum of products that together fill it."""
+    (n, length, out), size = g.shape, rows.shape[2]
+    tiles = n * -(-out // 128) * -(-size // 128)
+    parts = 1 if g.device.type == "cpu" or g.dtype != torch.float32 else min(length // 1024, 160 // tiles)
+    while parts > 1 and length % parts:
+        parts -= 1
+    if parts < 2:
+        return torch.bmm(g.transpose(1, 2), rows)
+    products = torch.bmm(g.reshape(n * parts, -1, out).transpose(1, 2), rows.reshape(n * parts, -1, size))
+    return products.view(n, parts, out, size).sum(1)
 
 
 def _rows_gradient(ctx: Any, g: Tensor, weight: Tensor) -> Tensor | None:

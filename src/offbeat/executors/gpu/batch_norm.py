@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offbeat.executors.gpu import triton_support
 
-Running = tuple[Tensor, Tensor]
+Running = tuple[Tensor, Tensor, Tensor | None]
 
 
 def batch_norm(
@@ -29,7 +29,8 @@ def batch_norm(
         weight: Weights (n, C), or None.
         bias: Biases (n, C), or None.
         valid: Number of valid examples per client (n,); the first ones are valid.
-        running: Running mean and variance (n, C), which are moved in place, or None.
+        running: Running mean and variance (n, C) and the number of batches (n,) or None, which change in place; or
+            None.
         momentum: By how much they move.
         eps: Added to the variance.
         gelu: Whether to apply a GELU before the normalization.
@@ -48,7 +49,8 @@ def stacked_batch_norm(
 ) -> Tensor:  # fmt: skip
     """Normalize with the kernels; the arguments are those of `batch_norm`."""
     x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
-    shift = None if shift is None else shift.contiguous()
+    if shift is not None and shift.stride(1) != 1:
+        shift = shift.contiguous()
     if weight.stride() != bias.stride() or weight.stride(1) != 1:
         weight, bias = weight.contiguous(), bias.contiguous()
     out: Tensor = _BatchNorm.apply(x, shift, weight, bias, valid, running, momentum, eps, gelu, relu)  # type: ignore[no-untyped-call]

@@ -22,6 +22,21 @@ def _plus(totals, i: tl.constexpr, value):
 
 
 @triton.jit
+def _mask(inside, c, C: tl.constexpr, BC: tl.constexpr):
+    """Return which numbers of a tile exist."""
+    kept = inside[:, None]
+    if C % BC != 0:
+        kept = kept & (c < C)[None, :]
+    return kept
+
+
+@triton.jit
+def _weight(kernel, tap: tl.constexpr, c, C: tl.constexpr):
+    """Return the weights of a tap."""
+    return tl.load(kernel + tap * C, mask=c < C, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _depthwise(
     x, table, out, columns, images,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
@@ -29,29 +44,38 @@ def _depthwise(
     R: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Compute out[m, c] = Σ_tap x[m + tap, c]·table[tap, c] for R rows of some columns; R is 1 if S or D is not."""
-    client = tl.program_id(1).to(tl.int64)
-    image, oy, ox, known = _columns(columns, OH, OW, R, BM, tl.program_id(0) * BM)
-    c = tl.program_id(2) * BC + tl.arange(0, BC)
-    source = x + client * images * H * W * C + c[None, :]
+    client = tl.program_id(2).to(tl.int64)
+    image, oy, ox, known = _columns(columns, OH, OW, R, BM, tl.program_id(1) * BM)
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    x += client * images * H * W * C
     kernel = table + client * KH * KW * C + c
     top, left = oy * S - PH, ox * S - PW
     totals = (tl.zeros((BM, BC), dtype=tl.float32),) * R
-    for j in tl.static_range(R + KH - 1):  # rows of the input
+    if D > 1:
+        for tap in tl.static_range(KH * KW):
+            y_, x_ = top + tap // KW, left + tap % KW
+            inside = known & (y_ >= 0) & (y_ < H * D) & (x_ >= 0) & (x_ < W * D) & (y_ % D == 0) & (x_ % D == 0)
+            place = ((image * H + y_ // D) * W + x_ // D) * C
+            a = tl.load(x + (place[:, None] + c[None, :]), mask=_mask(inside, c, C, BC), other=0.0).to(tl.float32)
+            totals = _plus(totals, 0, a * _weight(kernel, tap, c, C)[None, :])
+    else:
+        # A fixed distance from one pointer costs no instructions.
+        corner = x + ((((image * H + top) * W + left) * C)[:, None] + c[None, :])
         for kx in tl.static_range(KW):
-            y_, x_ = top + j, left + kx
-            inside = known & (y_ >= 0) & (y_ < H * D) & (x_ >= 0) & (x_ < W * D)
-            if D > 1:
-                inside = inside & (y_ % D == 0) & (x_ % D == 0)
-                y_, x_ = y_ // D, x_ // D
-            place = ((image * H + y_) * W + x_) * C
-            a = tl.load(source + place[:, None], mask=inside[:, None] & (c[None, :] < C), other=0.0).to(tl.float32)
-            for r in tl.static_range(max(0, j - KH + 1), min(R, j + 1)):
-                b = tl.load(kernel + ((j - r) * KW + kx) * C, mask=c < C, other=0.0).to(tl.float32)
-                totals = _plus(totals, r, a * b[None, :])
+            column = known & (left + kx >= 0) & (left + kx < W)
+            taps = ()
+            for ky in tl.static_range(KH):
+                taps = taps + (_weight(kernel, ky * KW + kx, c, C),)  # noqa: RUF005
+            for j in tl.static_range((R - 1) * S + KH):  # rows of the input
+                inside = column & (top + j >= 0) & (top + j < H)
+                a = tl.load(corner + (j * W + kx) * C, mask=_mask(inside, c, C, BC), other=0.0).to(tl.float32)
+                for r in tl.static_range(max(0, j - KH + 1), min(R, j + 1)):
+                    totals = _plus(totals, r, a * taps[j - r][None, :])
     for r in tl.static_range(R):
-        place = client * images * OH * OW + (image * OH + oy + r) * OW + ox
-        kept = (known & (oy + r < OH))[:, None] & (c[None, :] < C)
-        tl.store(out + place[:, None] * C + c[None, :], totals[r].to(out.dtype.element_ty), mask=kept)
+        place = (image * OH + oy + r) * OW + ox
+        kept = _mask(known & (oy + r < OH), c, C, BC)
+        at = out + client * images * OH * OW * C + (place[:, None] * C + c[None, :])
+        tl.store(at, totals[r].to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit
@@ -62,25 +86,25 @@ def _depthwise_weights(
     R: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Compute sums[part, tap, c] = Σ_m x[m + tap, c]·g[m, c] over a part of one client's columns of R rows."""
-    client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
+    client, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
     c = tl.program_id(0) * BC + tl.arange(0, BC)
-    source = x + client * images * H * W * C + c[None, :]
-    slope = g + client * images * OH * OW * C + c[None, :]
+    source = x + client * images * H * W * C
+    slope = g + client * images * OH * OW * C
     totals = (tl.zeros((BM, BC), dtype=tl.float32),) * (KH * KW)
     for first in range(part * share, part * share + share, BM):
         image, oy, ox, known = _columns(columns, OH, OW, R, BM, first)
         top, left = oy * S - PH, ox * S - PW
+        first_slope = slope + ((((image * OH + oy) * OW + ox) * C)[:, None] + c[None, :])
+        corner = source + ((((image * H + top) * W + left) * C)[:, None] + c[None, :])
         slopes = ()
         for r in tl.static_range(R):
-            place = ((image * OH + oy + r) * OW + ox) * C
-            kept = (known & (oy + r < OH))[:, None] & (c[None, :] < C)
-            slopes = slopes + (tl.load(slope + place[:, None], mask=kept, other=0.0).to(tl.float32),)  # noqa: RUF005
+            kept = _mask(known & (oy + r < OH), c, C, BC)
+            slopes = slopes + (tl.load(first_slope + r * OW * C, mask=kept, other=0.0).to(tl.float32),)  # noqa: RUF005
         for j in tl.static_range(R + KH - 1):
+            row = known & (top + j >= 0) & (top + j < H)
             for kx in tl.static_range(KW):
-                y_, x_ = top + j, left + kx
-                inside = known & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
-                place = ((image * H + y_) * W + x_) * C
-                a = tl.load(source + place[:, None], mask=inside[:, None] & (c[None, :] < C), other=0.0).to(tl.float32)
+                inside = _mask(row & (left + kx >= 0) & (left + kx < W), c, C, BC)
+                a = tl.load(corner + (j * W + kx) * C, mask=inside, other=0.0).to(tl.float32)
                 for r in tl.static_range(max(0, j - KH + 1), min(R, j + 1)):
                     totals = _plus(totals, (j - r) * KW + kx, a * slopes[r])
     place = (part * clients + client) * KH * KW * C + c
@@ -94,9 +118,9 @@ Pair = tuple[int, int]
 def depthwise(x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stride: int, spread: int) -> None:
     """Convolve images x (n·B, C, H, W) to out, channels-last, with the table (n, kh·kw, C)."""
     n, channels, images = len(table), x.shape[1], len(x) // len(table)
-    rows = 4 if stride == spread == 1 else 1
+    rows = 1 if stride > 1 or spread > 1 else 4 if out.shape[2] % 8 else 8
     columns, (bm, bc) = images * triton.cdiv(out.shape[2], rows) * out.shape[3], _tile(x, 16)
-    grid = (triton.cdiv(columns, bm), n, triton.cdiv(channels, bc))
+    grid = (triton.cdiv(channels, bc), triton.cdiv(columns, bm), n)
     _depthwise[grid](x, table, out, columns, images, *x.shape[1:], *out.shape[2:], *size, *pad, stride, spread,
                      rows, bm, bc, num_warps=4)  # fmt: skip
 
@@ -107,7 +131,7 @@ def depthwise_weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pa
     rows = 4 if stride == 1 else 1
     columns, (bm, bc) = images * triton.cdiv(g.shape[2], rows) * g.shape[3], _tile(x, 8)
     share = triton.cdiv(triton.cdiv(columns, parts), bm) * bm
-    grid = (triton.cdiv(channels, bc), n * parts)
+    grid = (triton.cdiv(channels, bc), parts, n)
     _depthwise_weights[grid](x, g, sums, columns, images, share, n, *x.shape[1:], *g.shape[2:], *size, *pad, stride,
                              rows, bm, bc, num_warps=4)  # fmt: skip
 
