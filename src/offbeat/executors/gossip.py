@@ -6,6 +6,7 @@ because the network trains as a whole; every job must start from the same model.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -62,7 +63,6 @@ class Gossip(Vectorized):
         ]
         self.matrix = self._matrix(self.groups, seed)
         self._mixing, self._exchange = self.matrix.to(context.device), self._bytes(self.matrix)
-        self._compiled_gradient: Any = None
         self.peer_bytes = 0
         self.rounds = 0
         self.models: Tensor | None = None
@@ -204,7 +204,7 @@ class Gossip(Vectorized):
         statistics = None if self.statistics is None else self.statistics[index]
         total: Any = None
         for part in forward_slices(batch.shape[1], self.context.rule.batch_size):
-            g, losses = self._part_gradient(y, batch[:, part], weight[:, part], statistics)
+            g, losses = self._stack_gradient(y, batch[:, part], weight[:, part], statistics)
             total = g if total is None else total + g
             self._losses[index] += losses
         self._counts[index] += 1
@@ -212,16 +212,10 @@ class Gossip(Vectorized):
             self.statistics[index] = statistics
         return total
 
-    def _part_gradient(
-        self, y: Tensor, batch: Tensor, weight: Tensor, statistics: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        if not self.compiled:
-            return self.stack.gradient(y, batch, weight, statistics)
-        if self._compiled_gradient is None:
-            self._compiled_gradient = gpu.compiled_gradient(self.stack.losses, self.context.layout)
-        gradients, losses = self._compiled_gradient([y.detach().requires_grad_()], batch, weight, statistics)
-        g: Tensor = gradients[0]
-        return g, losses
+    @functools.cached_property
+    def _stack_gradient(self) -> gpu.StackGradient:
+        stream = self.stream if self.context.device.type == "cuda" else None
+        return gpu.StackGradient(self.stack.losses, self.context.layout, stream, self.compiled)
 
     def _mix(self, models: Tensor, chosen: Any) -> Tensor:
         """Return W·models; running statistics are mixed alike."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import gc
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from offbeat.client.rules import ClientRule, State
 from offbeat.client.training import forward_slices
 from offbeat.errors import first_line
 from offbeat.executors.gpu import triton_support
+from offbeat.executors.gpu.capture import aligned, captured
 from offbeat.vectors import Layout
 
 SIZES = [
@@ -32,7 +32,6 @@ SIZES = [
     144, 160, 180, 200, 224, 256,
 ]  # fmt: skip
 
-ALIGN = 64  # numbers to which a row is padded
 # Executors may share a compiled function, and must not affect each other: a batch of another width is compiled
 # separately, instead of turning the width into a dynamic size for all later calls.
 COMPILER: dict[str, Any] = {"cache_size_limit": 4 * len(SIZES), "automatic_dynamic_shapes": False}
@@ -86,10 +85,10 @@ class Program:
         rows = padded(len(x))
         self._least = min(rows, 2 if compiled else 1)  # a single row would be compiled separately
         self.rule = rule.without_rate()
-        self.x, self.y = _aligned(x, rows), _aligned(x, rows)
+        self.x, self.y = aligned(x, rows), aligned(x, rows)
         self.lr, self.steps = x.new_zeros((rows, 1)), torch.zeros((rows, 1), dtype=torch.int64, device=x.device)
-        self.state: State = {name: _aligned(value, rows) for name, value in state.items()}
-        self.buffers = None if buffers is None else _aligned(buffers, rows)
+        self.state: State = {name: aligned(value, rows) for name, value in state.items()}
+        self.buffers = None if buffers is None else aligned(buffers, rows)
         self.losses = x.new_zeros((rows, 1))  # sums over the steps
         self.batches = torch.zeros((steps, rows, width, *batches.shape[3:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
@@ -187,23 +186,7 @@ class Program:
             return
         self.steps.zero_()
         self.t.zero_()
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            for _ in range(2):
-                self._step(size)
-        torch.cuda.current_stream().wait_stream(self._stream)
-        torch.cuda.synchronize()
-        if not self._graphs:  # return the memory of the steps above, which the graph's pool cannot use
-            torch.cuda.empty_cache()
-        graph = torch.cuda.CUDAGraph()
-        # Not `torch.cuda.graph`, which collects garbage first: 0.17 seconds, a dozen times.
-        with _garbage_collection_paused(), torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool)
-            try:
-                self._step(size)
-            finally:
-                graph.capture_end()
-        self._graphs[size] = graph
+        self._graphs[size] = captured(lambda: self._step(size), self._stream, self._pool, first=not self._graphs)
 
     def _step(self, size: int, count: int | None = None) -> None:
         y, on = self.y[:size], self.steps[:size] > self.t
@@ -255,9 +238,69 @@ class Programs:
         return program
 
 
-def compiled_gradient(loss: Loss, layout: Layout) -> Gradient:
-    """Return a compiled function ([models (n, d)], batches, weights, statistics) → ((gradients (n, d),), losses)."""
-    return Compiled(_by_vector(loss, layout), _gradient_of)
+class StackGradient:
+    """The gradient of a stack, captured once per shape of a stack on a GPU, and replayed.
+
+    Args:
+        loss: The loss of a stack.
+        layout: Layout of the parameters.
+        stream: Stream of the captures; None on a CPU, where nothing is captured.
+        compiled: Whether the gradient is compiled.
+    """
+
+    def __init__(self, loss: Loss, layout: Layout, stream: Any, compiled: bool) -> None:
+        of_vector = _by_vector(loss, layout)
+        self._gradient = Compiled(of_vector, _gradient_of) if compiled else _gradient_of(of_vector)
+        self._stream = stream
+        self._captures: dict[Hashable, _Capture] = {}
+
+    def __call__(self, y: Tensor, batch: Tensor, weight: Tensor, statistics: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the gradients (n, d) and the losses (n,).
+
+        Args:
+            y: Models (n, d).
+            batch: Indices of the examples (n, B).
+            weight: Weights of the examples (n, B).
+            statistics: Running statistics (n, b), which change in place, if the models have any.
+        """
+        if self._stream is None:
+            gradients, losses = self._gradient([y.detach().requires_grad_()], batch, weight, statistics)
+            g: Tensor = gradients[0]  # type: ignore[assignment]
+            return g, losses
+        shape = (y.shape, batch.shape, statistics is None)
+        if shape not in self._captures:
+            self._captures[shape] = _Capture(self._gradient, self._stream, y, batch, weight, statistics)
+        return self._captures[shape](y, batch, weight, statistics)
+
+
+class _Capture:
+    """A captured gradient of stacks of one shape, with memory at fixed addresses."""
+
+    def __init__(
+        self, gradient: Gradient, stream: Any, y: Tensor, batch: Tensor, weight: Tensor, statistics: Tensor | None
+    ) -> None:
+        self.y, self.batch, self.weight = aligned(y, len(y)), batch.clone(), weight.clone()
+        self.statistics = None if statistics is None else aligned(statistics, len(y))
+        self.found: tuple[Sequence[Tensor | None], Tensor] | None = None
+
+        def run() -> None:
+            self.found = gradient([self.y.detach().requires_grad_()], self.batch, self.weight, self.statistics)
+
+        self.graph = captured(run, stream, torch.cuda.graph_pool_handle(), first=True)
+
+    def __call__(self, y: Tensor, batch: Tensor, weight: Tensor, statistics: Tensor | None) -> tuple[Tensor, Tensor]:
+        for memory, value in ((self.y, y), (self.batch, batch), (self.weight, weight)):
+            memory.copy_(value)
+        if self.statistics is not None and statistics is not None:
+            self.statistics.copy_(statistics)
+        self.graph.replay()
+        if self.statistics is not None and statistics is not None:
+            statistics.copy_(self.statistics)
+        assert self.found is not None
+        gradients, losses = self.found
+        g = gradients[0]
+        assert g is not None
+        return g.clone(), losses.clone()
 
 
 def _gradient_of(loss: Callable[..., Tensor]) -> Gradient:
@@ -324,24 +367,6 @@ def _keep(new: Tensor, old: Tensor, on: Tensor) -> None:
         kernels.keep(new, old, on)
     else:
         old.copy_(torch.where(on, new, old))
-
-
-def _aligned(like: Tensor, rows: int) -> Tensor:
-    """Return zeros (rows, d) with rows aligned to 256 bytes, which makes matrix products on them faster."""
-    width = like.shape[1]
-    return like.new_zeros((rows, -(-width // ALIGN) * ALIGN))[:, :width]
-
-
-@contextlib.contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Pause the garbage collector: collecting an old program during a capture would invalidate the capture."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 @contextlib.contextmanager
