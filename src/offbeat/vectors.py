@@ -6,6 +6,7 @@ vector and provides views into it, for one model (d,) or for a stack of models (
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import math
@@ -79,6 +80,11 @@ class Layout:
         with torch.no_grad():
             for name, view in self.unflatten(flat).items():
                 tensors[name].copy_(view)
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a deep copy of a module that shares its frozen parameters, which nothing changes."""
+    return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

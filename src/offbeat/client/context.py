@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Sequence
 from typing import Literal
@@ -21,7 +20,7 @@ from offbeat.random import stream
 from offbeat.server.extensions import BUFFERS
 from offbeat.tasks import Classification, Task
 from offbeat.trees import Tree, call, map_tensors
-from offbeat.vectors import Layout
+from offbeat.vectors import Layout, copied
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -105,7 +104,7 @@ class TrainingContext:
         if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.module.modules()):
             return False
         try:
-            call(copy.deepcopy(self.module).train(), self.first_inputs(1))
+            call(copied(self.module).train(), self.first_inputs(1))
         except ValueError:
             return True
         return False
@@ -195,7 +194,7 @@ class TrainingContext:
         convolves = any(isinstance(layer, nn.Conv2d) for layer in self.module.modules())
         if self.device.type != "cpu" or not convolves or not isinstance(self.x, Tensor) or self.x.ndim != 4:
             return False
-        module, images = copy.deepcopy(self.module).eval(), self.first_inputs(2)
+        module, images = copied(self.module).eval(), self.first_inputs(2)
         with torch.no_grad():
             expected = module(images)
             try:
@@ -226,7 +225,7 @@ def _mutable_buffers(module: nn.Module, inputs: Tree) -> list[str]:
     """Return the names of the buffers that a training forward pass changes, such as running statistics."""
     if not any(True for _ in module.buffers()):
         return []
-    trained = copy.deepcopy(module).train()
+    trained = copied(module).train()
     device = next(module.buffers()).device
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         call(trained, inputs)

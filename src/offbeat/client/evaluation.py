@@ -20,6 +20,7 @@ from offbeat.random import stream
 from offbeat.tasks.base import in_dtype
 from offbeat.tasks.metrics import per_example
 from offbeat.trees import Tree, call, map_tensors, size
+from offbeat.vectors import copied
 
 LOSS = "loss"
 
@@ -66,7 +67,7 @@ class Evaluator:
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.context, self.batch_size, self.owners, self.stopping = context, batch_size, owners, stopping
-        self.module = copy.deepcopy(context.module).eval()
+        self.module = copied(context.module).eval()
         dataset, device = context.data.dataset, context.device
         self.x, self.y = dataset.on(device) if dataset.test_x is None else dataset.test_on(device)
         self._sample(examples)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import os
 import time
@@ -138,7 +137,8 @@ def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: 
     """
     runtime = tasks[0][0]
     rows = {name: dict(values) for name, values in runtime.state.rows.items()}
-    module = copy.deepcopy(runtime.context.module.state_dict())
+    context = runtime.context
+    x, b = (part.read(context.module) for part in (context.layout, context.buffers))
     tasks = tasks[: executor.sample]
     done = 0
     with threads(runtime.context), arithmetic(runtime.context):
@@ -151,7 +151,8 @@ def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: 
             done += sum(job.steps for _, job in tasks)
         elapsed = time.perf_counter() - started
     runtime.state.rows = rows
-    runtime.context.module.load_state_dict(module)
+    context.layout.write(context.module, x)
+    context.buffers.write(context.module, b)
     return done / elapsed
 
 

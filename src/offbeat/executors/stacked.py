@@ -2,14 +2,15 @@
 
 Operations without parameters (activations, pooling, a residual sum) treat the first dimension as a batch and need no
 change. The few kinds of layers with parameters get a stacked form (`stacked_layers.py`), made of batched matrix
-products and grouped convolutions.
+products and grouped convolutions; `stacked_form.py` decides which layers.
 """
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import functools
 import operator
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,9 +21,10 @@ from offbeat.client.context import TrainingContext
 from offbeat.client.local_step import GradientFactors
 from offbeat.executors import gpu
 from offbeat.executors.batch_norm import BATCH_NORMS, StackedBatchNorm, ValidExamples
-from offbeat.executors.stacked_layers import stacked
+from offbeat.executors.stacked_form import StackedForm, stacked_forms
 from offbeat.tasks.base import in_dtype, scores
 from offbeat.trees import Tree, call, map_tensors, tensors
+from offbeat.vectors import Layout, copied
 
 
 class Stack:
@@ -38,9 +40,12 @@ class Stack:
         self.images = context.device.type == "cuda" and isinstance(context.x, Tensor) and context.x.ndim == 4
         self.factors = GradientFactors() if context.device.type == "cpu" else None
         self.valid = ValidExamples()
-        module = stacked(context.module, self.factors, self.valid)
-        self._normalizes = module is not None and any(isinstance(m, StackedBatchNorm) for m in module.modules())
-        self._stacked = module if module is not None and self._agrees(module) else None
+        forms = stacked_forms(context.module, self.factors, self.valid)
+        self.form = next((form for form in forms if self._agrees(form)), None)
+        if self.form is not None:
+            self.form.module.train()
+        modules = self.form.module.modules() if self.form is not None else ()
+        self._normalizes = any(isinstance(module, StackedBatchNorm) for module in modules)
 
         def forward(parameters: dict[str, Tensor], x: Tree) -> Any:
             return call(context.module, x, parameters)
@@ -50,14 +55,14 @@ class Stack:
     @functools.cached_property
     def independent(self) -> bool:
         """Whether another stack of the same model can be trained at the same time."""
-        return self._stacked is not None and not is_random(self.context)
+        return self.form is not None and not is_random(self.context)
 
     def unstackable_buffer(self) -> str | None:
         """Return the name of a buffer that training changes and that cannot be stacked; None if there is none.
 
         Only BatchNorm layers in a stacked form update a buffer for each model of a stack.
         """
-        modules = self.context.module.named_modules() if self._stacked is not None else ()
+        modules = self.context.module.named_modules() if self.form is not None else ()
         stackable = {
             f"{name}.{buffer}".removeprefix(".")
             for name, layer in modules
@@ -102,48 +107,79 @@ class Stack:
 
     def _forward(self, parameters: dict[str, Tensor], inputs: Tree) -> Any:
         """Return the outputs for the merged batches (n·B, …)."""
-        if self._stacked is None:
+        if self.form is None:
             return merged(self._vmapped(parameters, inputs))
         batch = merged(inputs)
         if self.images:
             batch = batch.contiguous(memory_format=torch.channels_last)
-        return call(self._stacked, batch, parameters)
+        return self.form(parameters, batch)
 
     @torch.no_grad()
-    def _agrees(self, module: nn.Module) -> bool:
-        """Return whether a stacked module computes the same as the model; if it uses its batch size, it may not.
+    def _agrees(self, form: StackedForm) -> bool:
+        """Return whether a stacked form computes the same as the model; if it uses its batch size, it may not.
 
         BatchNorm layers are in training mode, with a short batch, and have to update the same running statistics.
         """
-        context, valid = self.context, torch.tensor([3, 2, 3])
-        x, b = context.layout.read(context.module), context.buffers.read(context.module)
-        y, buffers = torch.stack([x, 0.9 * x, 1.1 * x]), torch.stack([b, b, b])
-        inputs = context.first_inputs(9)
-        modes = context.module.training, module.training
-        for each in (context.module, module):
-            normalizing(each)
-        self.valid.set((torch.arange(3) < valid[:, None]).to(x))
+        modules = self.context.module, form.module
+        modes = [module.training for module in modules]
+        for module in modules:
+            normalizing(module)
         try:
-            found = _flat(call(module, inputs, context.layout.unflatten(y) | context.buffers.unflatten(buffers)))
-            found = torch.cat([found[3 * i : 3 * i + int(count)] for i, count in enumerate(valid)])
-            single, statistics = [], []
-            for i, (row, count) in enumerate(zip(y, valid.tolist(), strict=True)):
-                own, part = b.clone(), map_tensors(operator.itemgetter(slice(3 * i, 3 * i + count)), inputs)
-                parameters = context.layout.unflatten(row) | context.buffers.unflatten(own)
-                single.append(_flat(call(context.module, part, parameters)))
-                statistics.append(own)
-            pairs = [(found, torch.cat(single)), (buffers, torch.stack(statistics))]
-            return all(bool((a - b).norm() <= 0.03 * b.norm()) for a, b in pairs)  # TF32's rounding in many layers
+            with _plain_attention():
+                return all(self._agrees_on(form, batch) for batch in ([3, 2, 3], [2, 2]))
         except Exception:  # the model or a kernel may raise anything
             return False
         finally:
-            context.module.train(modes[0]), module.train(modes[1])
+            for module, mode in zip(modules, modes, strict=True):
+                module.train(mode)
+
+    def _agrees_on(self, form: StackedForm, valid: Sequence[int]) -> bool:
+        """Return whether a stacked form agrees for models with these numbers of examples; the first has the most."""
+        context, n, width = self.context, len(valid), valid[0]
+        y = _different(context.layout, context.layout.read(context.module), n, form.loose)
+        b = context.buffers.read(context.module)
+        buffers, inputs = b.repeat(n, 1), context.first_inputs(n * width)
+        counts = torch.tensor(valid, device=context.device)
+        self.valid.set((torch.arange(width, device=context.device) < counts[:, None]).to(y))
+        found = _flat(form(context.layout.unflatten(y) | context.buffers.unflatten(buffers), inputs))
+        found = torch.cat([found[width * i : width * i + count] for i, count in enumerate(valid)])
+        single, statistics = [], []
+        for i, (row, count) in enumerate(zip(y, valid, strict=True)):
+            own, part = b.clone(), map_tensors(operator.itemgetter(slice(width * i, width * i + count)), inputs)
+            parameters = context.layout.unflatten(row) | context.buffers.unflatten(own)
+            single.append(_flat(call(context.module, part, parameters)))
+            statistics.append(own)
+        pairs = [(found, torch.cat(single)), (buffers, torch.stack(statistics))]
+        rounding = 1e-3 if context.device.type == "cpu" else 0.03  # TF32 in many layers
+        return all(a.shape == b.shape and bool((a - b).norm() <= rounding * b.norm()) for a, b in pairs)
+
+
+def _different(layout: Layout, x: Tensor, n: int, loose: Container[str]) -> Tensor:
+    """Return n models near x of which none agrees with another one in any parameter, also in those that are zero."""
+    y = x * torch.linspace(0.9, 1.1, n).to(x)[:, None]
+    generator = torch.Generator().manual_seed(0)
+    for name, view in layout.unflatten(y).items():
+        if name in loose or not view.any():
+            noise = torch.randn(view.shape, generator=generator).to(view)
+            view.add_(noise, alpha=0.5 if name in loose else 0.1)
+    return y
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Turn off PyTorch's fused encoder layers, which read the parameters of layers in evaluation mode."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @torch.no_grad()
 def is_random(context: TrainingContext) -> bool:
     """Return whether the model draws random numbers in training; all threads share one generator."""
-    module = copy.deepcopy(context.module).train()
+    module = copied(context.module).train()
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         before = torch.get_rng_state()
         call(module, context.first_inputs(2))

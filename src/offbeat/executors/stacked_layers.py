@@ -5,36 +5,22 @@ This is the mathematics of `torch.vmap` without its interpreter, and an ordinary
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, gelu, group_norm, layer_norm
+from torch.nn.functional import conv2d, gelu, group_norm, layer_norm, rms_norm
 
 from offbeat.client.local_step import GradientFactors
 from offbeat.executors import gpu
-from offbeat.executors.batch_norm import BATCH_NORMS, StackedBatchNorm, ValidExamples
+from offbeat.executors.affine import affine, product
+from offbeat.executors.batch_norm import BATCH_NORMS, StackedBatchNorm
+from offbeat.executors.stacked_attention import StackedAttention
 
 
-def stacked(module: nn.Module, factors: GradientFactors | None, valid: ValidExamples) -> nn.Module | None:
-    """Return a copy of a module for `functional_call` with stacked parameters; None if it has other kinds of layers.
-
-    Args:
-        module: The module of a single model.
-        factors: Where linear layers leave the factors of their gradients; None to compute the gradients.
-        valid: Tells BatchNorm layers which examples are padding.
-    """
-    owners = [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
-    if not all(type(m) in _STACKED and _plain(m) for m in owners):
-        return None
-    result = copy.deepcopy(module)
-    for layer in list(result.modules()):
-        if type(layer) in _STACKED:
-            layer.__class__ = _STACKED[type(layer)]
-            layer.factors = factors  # type: ignore[assignment]
-            layer.valid = valid  # type: ignore[assignment]
-    return result
+def stacked_kind(layer: nn.Module) -> type[nn.Module] | None:
+    """Return the stacked form of a layer; None if its kind or its options have none."""
+    if type(layer).__name__ == "Conv1D" and type(layer).__module__ == "transformers.pytorch_utils":
+        return _TransposedLinear
+    return _STACKED.get(type(layer)) if _plain(layer) else None
 
 
 def _plain(layer: nn.Module) -> bool:
@@ -42,7 +28,9 @@ def _plain(layer: nn.Module) -> bool:
     if isinstance(layer, nn.Conv2d):
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     if isinstance(layer, nn.Embedding):
-        return layer.max_norm is None and layer.padding_idx is None and not layer.scale_grad_by_freq
+        return layer.max_norm is None and not layer.scale_grad_by_freq
+    if isinstance(layer, nn.MultiheadAttention):
+        return layer._qkv_same_embed_dim and layer.bias_k is None and not layer.add_zero_attn
     return True
 
 
@@ -50,66 +38,19 @@ class _Linear(nn.Linear):
     factors: GradientFactors | None
 
     def forward(self, x: Tensor) -> Tensor:
-        n, out, _ = self.weight.shape
-        y = _product(x.reshape(n, -1, x.shape[-1]), self.weight, self.factors)
-        if self.bias is not None:
-            y = y + self.bias[:, None]
-        return y.reshape(*x.shape[:-1], out)
+        return affine(x, self.weight, self.bias, self.factors)
 
 
-def _product(rows: Tensor, weight: Tensor, factors: GradientFactors | None) -> Tensor:
-    """Return rows·weightᵀ per client, in low precision under autocast."""
-    if torch.is_autocast_enabled(rows.device.type):
-        low = torch.get_autocast_dtype(rows.device.type)
-        weight, rows = weight.to(low), rows.to(low)
-    y: Tensor = _Product.apply(rows, weight) if factors is None else _Factored.apply(rows, weight, factors)  # type: ignore[no-untyped-call]
-    return y
+class _TransposedLinear(nn.Module):
+    """The linear layer of GPT-2 in transformers, `Conv1D`, whose weight is (in, out); never built, but assumed."""
 
+    weight: Tensor
+    bias: Tensor
 
-class _Product(torch.autograd.Function):
-    """Matrix products whose gradient by the weight is contiguous; autograd's own would be transposed."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, weight)
-        return torch.bmm(rows, weight.transpose(1, 2))
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor]:
-        rows, weight = ctx.saved_tensors
-        return _rows_gradient(ctx, g, weight), _weight_gradient(g, rows)
-
-
-class _Factored(torch.autograd.Function):
-    """Matrix products that offer the factors of the weight's gradient, and compute it only if they are not taken."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, factors: GradientFactors) -> Tensor:
-        ctx.factors = factors
-        return _Product.forward(ctx, rows, weight)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        rows, weight = ctx.saved_tensors
-        taken = ctx.factors.take(weight, g, rows)
-        return _rows_gradient(ctx, g, weight), None if taken else torch.bmm(g.transpose(1, 2), rows), None
-
-
-def _weight_gradient(g: Tensor, rows: Tensor) -> Tensor:
-    """Return gᵀ·rows per client; on a GPU as the sum of products that together fill it."""
-    (n, length, out), size = g.shape, rows.shape[2]
-    tiles = n * -(-out // 128) * -(-size // 128)
-    parts = 1 if g.device.type == "cpu" or g.dtype != torch.float32 else min(length // 1024, 160 // tiles)
-    while parts > 1 and length % parts:
-        parts -= 1
-    if parts < 2:
-        return torch.bmm(g.transpose(1, 2), rows)
-    products = torch.bmm(g.reshape(n * parts, -1, out).transpose(1, 2), rows.reshape(n * parts, -1, size))
-    return products.view(n, parts, out, size).sum(1)
-
-
-def _rows_gradient(ctx: Any, g: Tensor, weight: Tensor) -> Tensor | None:
-    return torch.bmm(g, weight) if ctx.needs_input_grad[0] else None
+    def forward(self, x: Tensor) -> Tensor:
+        n, width, out = self.weight.shape
+        y = torch.bmm(x.reshape(n, -1, width), self.weight)
+        return (y + self.bias[:, None].to(y.dtype)).reshape(*x.shape[:-1], out)
 
 
 class _Conv2d(nn.Conv2d):
@@ -142,7 +83,7 @@ class _Conv2d(nn.Conv2d):
         n, out, channels, kh, kw = self.weight.shape
         images, _, height, width = x.shape
         tiles = x.reshape(images, channels, height // kh, kh, width // kw, kw).permute(0, 2, 4, 1, 3, 5)
-        y = _product(tiles.reshape(n, -1, channels * kh * kw), self.weight.flatten(2), self.factors)
+        y = product(tiles.reshape(n, -1, channels * kh * kw), self.weight.flatten(2), self.factors)
         return y.view(images, height // kh, width // kw, out).permute(0, 3, 1, 2)
 
     def biased(self, y: Tensor) -> Tensor:
@@ -231,8 +172,20 @@ class _GroupNorm(nn.GroupNorm):
 class _LayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         y = layer_norm(x, self.normalized_shape, None, None, self.eps)
+        if self.weight is None:
+            return y
+        shape = (*(1,) * (x.ndim - len(self.normalized_shape)), *self.normalized_shape)
+        n = len(self.weight)
+        rows, weight = y.view(n, y.shape[0] // n, *y.shape[1:]), self.weight.view(n, *shape)
+        out = rows * weight if self.bias is None else torch.addcmul(self.bias.view(n, *shape), rows, weight)
+        return out.view_as(y)
+
+
+class _RMSNorm(nn.RMSNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        y = rms_norm(x, self.normalized_shape, None, self.eps)
         return _scaled(
-            y, self.weight, self.bias, (*(1,) * (x.ndim - 1 - len(self.normalized_shape)), *self.normalized_shape)
+            y, self.weight, None, (*(1,) * (x.ndim - 1 - len(self.normalized_shape)), *self.normalized_shape)
         )
 
 
@@ -241,7 +194,10 @@ class _Embedding(nn.Embedding):
         n, words, size = self.weight.shape
         shift = torch.arange(n, device=x.device).mul(words).view(n, *(1,) * x.ndim)
         indices = x.view(n, x.shape[0] // n, *x.shape[1:]) + shift
-        return self.weight.reshape(n * words, size)[indices].flatten(0, 1)
+        rows = self.weight.reshape(n * words, size)[indices].flatten(0, 1)
+        if self.padding_idx is None:
+            return rows
+        return torch.where((x == self.padding_idx)[..., None], rows.detach(), rows)  # padding is not trained
 
 
 def _scaled(y: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> Tensor:
@@ -260,6 +216,8 @@ _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Sequential: _Sequential,
     nn.GroupNorm: _GroupNorm,
     nn.LayerNorm: _LayerNorm,
+    nn.RMSNorm: _RMSNorm,
+    nn.MultiheadAttention: StackedAttention,
     nn.Embedding: _Embedding,
     **dict.fromkeys(BATCH_NORMS, StackedBatchNorm),
 }
