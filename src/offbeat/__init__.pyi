@@ -44,6 +44,7 @@ from offbeat.runs.api import execute as execute
 from offbeat.runs.api import resume as resume
 from offbeat.runs.api import run as run
 from offbeat.runs.callbacks import Callback as Callback
+from offbeat.runs.custom import lora as lora
 from offbeat.runs.experiment import Evaluation as Evaluation
 from offbeat.runs.experiment import Experiment as Experiment
 from offbeat.runs.result import Result as Result

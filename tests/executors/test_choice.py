@@ -34,7 +34,7 @@ def settings(**more: Any) -> dict[str, Any]:
 
 
 class Scaled(nn.Module):
-    """A module with a parameter of its own, which has no stacked form."""
+    """A module with a parameter of its own."""
 
     shift: Tensor
 
@@ -46,6 +46,17 @@ class Scaled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.scale * self.layer(x + self.shift)
         return out
+
+
+class Projected(nn.Module):
+    """A module that multiplies with a matrix of its own, which has no stacked form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(3, 12, generator=torch.Generator().manual_seed(0)) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.matrix)
 
 
 class Mixing(nn.Module):
@@ -101,7 +112,7 @@ def spectral_norm() -> nn.Module:
 
 @pytest.mark.parametrize(
     "module",
-    [Counting(), nn.Sequential(nn.BatchNorm1d(12), Scaled()), spectral_norm()],
+    [Counting(), nn.Sequential(nn.BatchNorm1d(12), Projected()), spectral_norm()],
     ids=["counter", "batch norm", "spectral norm"],
 )
 def test_buffers_that_training_changes_are_not_stacked(module: nn.Module) -> None:

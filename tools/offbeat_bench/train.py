@@ -60,12 +60,24 @@ def rates(
                     yield {
                         "model": model, "parameters": work.context.layout.dim, "batch": batch, "group": group,
                         "executor": name, "device": device, "precision": precision,
-                        **_measure(name, work, group, seconds, repeat, compiled),
+                        **measure(name, work, group, seconds, repeat, compiled),
                     }  # fmt: skip
 
 
-def _measure(name: str, work: ClientRuntime, group: int, seconds: float, repeat: int, compiled: bool) -> dict[str, Any]:
-    """Measure an executor as a run would use it, with `group` clients at a time."""
+def measure(name: str, work: ClientRuntime, group: int, seconds: float, repeat: int, compiled: bool) -> dict[str, Any]:
+    """Measure an executor as a run would use it.
+
+    Args:
+        name: Name of the executor.
+        work: The client runtime.
+        group: Number of clients whose jobs come together.
+        seconds: Duration of each measurement.
+        repeat: Number of measurements.
+        compiled: Whether to compile steps on a GPU.
+
+    Returns:
+        The median, least and largest number of local steps per second, or the reason why the executor refuses.
+    """
     if reason := why_not(name, work):
         return {"refused": reason}
     executor = EXECUTORS[name](work)

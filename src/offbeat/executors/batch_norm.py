@@ -18,20 +18,34 @@ BATCH_NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.B
 
 
 class ValidExamples:
-    """The number of valid examples of each client of the stack that is being computed."""
+    """The number of examples of the stack that is being computed, and of the valid ones of each client."""
 
     def __init__(self) -> None:
-        self.tensor: Tensor | None = None  # the counts (n,) on the device; None without padding
+        self.set(None)
 
     def set(self, weight: Tensor | None) -> None:
         """Take the weights (n, B) of the examples, which are zero for padding; None stands for no padding."""
-        self.tensor = None if weight is None else (weight > 0).sum(dim=1)
+        self._weight: Tensor | None = weight
+        self._tensor: Tensor | None = None
         self.__dict__.pop("counts", None)
 
     @functools.cached_property
     def counts(self) -> list[int] | None:
         """The counts on the host; None without padding."""
         return None if self.tensor is None else self.tensor.tolist()
+
+    @property
+    def examples(self) -> int:
+        """The number of examples of all clients together."""
+        assert self._weight is not None
+        return self._weight.numel()
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The counts (n,) on the device; None without padding."""
+        if self._tensor is None and self._weight is not None:
+            self._tensor = (self._weight > 0).sum(dim=1)
+        return self._tensor
 
 
 class StackedBatchNorm(nn.Module):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from offbeat.client.local_step import GradientFactors
 from offbeat.executors import gpu
 from offbeat.executors.batch_norm import BATCH_NORMS, StackedBatchNorm, ValidExamples
 from offbeat.executors.stacked_form import StackedForm, stacked_forms
+from offbeat.executors.stacked_layers import PaddedEmbedding
 from offbeat.tasks.base import in_dtype, scores
 from offbeat.trees import Tree, call, map_tensors, tensors
 from offbeat.vectors import Layout, copied
@@ -44,13 +45,7 @@ class Stack:
         self.form = next((form for form in forms if self._agrees(form)), None)
         if self.form is not None:
             self.form.module.train()
-        modules = self.form.module.modules() if self.form is not None else ()
-        self._normalizes = any(isinstance(module, StackedBatchNorm) for module in modules)
-
-        def forward(parameters: dict[str, Tensor], x: Tree) -> Any:
-            return call(context.module, x, parameters)
-
-        self._vmapped = vmap(forward, randomness="different")
+        self._vmapped = None if self.form is not None else vmapped(context.module)
 
     @functools.cached_property
     def independent(self) -> bool:
@@ -88,8 +83,7 @@ class Stack:
         inputs = context.inputs(batch)
         if buffers is not None:
             parameters = parameters | context.buffers.unflatten(buffers)
-        if self._normalizes:
-            self.valid.set(weight)
+        self.valid.set(weight)
         with context.autocast():
             outputs = in_dtype(self._forward(parameters, inputs), weight.dtype)
         # A loss per example depends on no other example, so the rows can be merged into one batch.
@@ -108,6 +102,7 @@ class Stack:
     def _forward(self, parameters: dict[str, Tensor], inputs: Tree) -> Any:
         """Return the outputs for the merged batches (n·B, …)."""
         if self.form is None:
+            assert self._vmapped is not None
             return merged(self._vmapped(parameters, inputs))
         batch = merged(inputs)
         if self.images:
@@ -174,6 +169,20 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+def vmapped(module: nn.Module) -> Callable[[dict[str, Tensor], Tree], Any]:
+    """Return a function that computes a module for stacks of parameters (n, …) and inputs (n, B, …)."""
+    if any(isinstance(layer, nn.Embedding) and layer.padding_idx is not None for layer in module.modules()):
+        module = copied(module).train()
+        for layer in module.modules():
+            if type(layer) is nn.Embedding:
+                layer.__class__ = PaddedEmbedding
+
+    def forward(parameters: dict[str, Tensor], x: Tree) -> Any:
+        return call(module, x, parameters)
+
+    return vmap(forward, randomness="different")
 
 
 @torch.no_grad()

@@ -12,13 +12,14 @@ from torch.nn.functional import conv2d, gelu, group_norm, layer_norm, rms_norm
 from offbeat.client.local_step import GradientFactors
 from offbeat.executors import gpu
 from offbeat.executors.affine import affine, product
-from offbeat.executors.batch_norm import BATCH_NORMS, StackedBatchNorm
+from offbeat.executors.batch_norm import BATCH_NORMS, StackedBatchNorm, ValidExamples
 from offbeat.executors.stacked_attention import StackedAttention
+from offbeat.models.lora import is_transposed_linear
 
 
 def stacked_kind(layer: nn.Module) -> type[nn.Module] | None:
     """Return the stacked form of a layer; None if its kind or its options have none."""
-    if type(layer).__name__ == "Conv1D" and type(layer).__module__ == "transformers.pytorch_utils":
+    if is_transposed_linear(layer):
         return _TransposedLinear
     return _STACKED.get(type(layer)) if _plain(layer) else None
 
@@ -190,14 +191,31 @@ class _RMSNorm(nn.RMSNorm):
 
 
 class _Embedding(nn.Embedding):
+    valid: ValidExamples
+    shared = False  # whether the indices are the same for all examples, such as positions
+
     def forward(self, x: Tensor) -> Tensor:
         n, words, size = self.weight.shape
+        self.shared = self.shared or len(x) != self.valid.examples
+        if self.shared:
+            rows = self.weight[:, x[0] if len(x) == 1 else x]
+            return rows[:, None].expand(-1, self.valid.examples // n, *rows.shape[1:]).flatten(0, 1)
         shift = torch.arange(n, device=x.device).mul(words).view(n, *(1,) * x.ndim)
         indices = x.view(n, x.shape[0] // n, *x.shape[1:]) + shift
-        rows = self.weight.reshape(n * words, size)[indices].flatten(0, 1)
-        if self.padding_idx is None:
-            return rows
-        return torch.where((x == self.padding_idx)[..., None], rows.detach(), rows)  # padding is not trained
+        return unpadded(self.weight.reshape(n * words, size)[indices].flatten(0, 1), x, self.padding_idx)
+
+
+class PaddedEmbedding(nn.Embedding):
+    """An embedding for `torch.vmap`, under which the row of the padding would be trained."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the rows at the indices."""
+        return unpadded(self.weight[x], x, self.padding_idx)
+
+
+def unpadded(rows: Tensor, x: Tensor, padding: int | None) -> Tensor:
+    """Return the rows of an embedding, without a gradient where the index is that of the padding."""
+    return rows if padding is None else torch.where((x == padding)[..., None], rows.detach(), rows)
 
 
 def _scaled(y: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> Tensor:

@@ -3,8 +3,10 @@
 from offbeat.models.base import Model
 from offbeat.models.classic import CNN, LR, MLP
 from offbeat.models.convmixer import ConvMixer
+from offbeat.models.lora import LoRA
 from offbeat.models.lstm import LSTM
 from offbeat.models.resnet import ResNet18
+from offbeat.models.transformer import GPT, ViT
 
 MODELS: dict[str, type[Model]] = {
     "lr": LR,
@@ -13,6 +15,9 @@ MODELS: dict[str, type[Model]] = {
     "resnet18": ResNet18,
     "convmixer": ConvMixer,
     "lstm": LSTM,
+    "vit": ViT,
+    "gpt": GPT,
+    "lora": LoRA,
 }
 
-__all__ = ["CNN", "LR", "LSTM", "MLP", "MODELS", "ConvMixer", "Model", "ResNet18"]
+__all__ = ["CNN", "GPT", "LR", "LSTM", "MLP", "MODELS", "ConvMixer", "LoRA", "Model", "ResNet18", "ViT"]

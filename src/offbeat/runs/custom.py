@@ -7,7 +7,7 @@ import importlib
 import inspect
 import pathlib
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from offbeat.data import Dataset, Partition, Source, from_datasets
 from offbeat.errors import ConfigError, DataError
-from offbeat.models import Model
+from offbeat.models import LoRA, Model
 from offbeat.options import Options
 from offbeat.tasks import Task
 from offbeat.trees import Tree
@@ -98,6 +98,39 @@ class CustomModel(Model):
         if not isinstance(made, nn.Module):
             raise ConfigError(f"{name_of(self.make)} returned {type(made).__name__}, not a torch.nn.Module", key="name")
         return made
+
+
+def lora(
+    model: Any,
+    *,
+    rank: int = 8,
+    alpha: float = 16.0,
+    targets: Sequence[str] = (),
+    train: Sequence[str] = (),
+    dropout: float = 0.0,
+) -> Any:
+    """Add low-rank adapters to the linear layers of a model and freeze everything else.
+
+    Only the adapters are trained and transmitted. All clients of a stack share the frozen weights.
+
+    Args:
+        model: A module; or one of offbeat's models, or a function or class that builds a module.
+        rank: Rank of the adapters.
+        alpha: Scale of the adapters, which is divided by the rank.
+        targets: Names of the linear layers to adapt, or the last parts of their names; all when left out.
+        train: Names of further layers that are trained as they are, such as a new output layer.
+        dropout: Dropout rate of the adapters' inputs.
+
+    Returns:
+        A new module that shares its frozen weights with the given one; for a function, class or model of offbeat, a
+        model that adapts what is built.
+
+    Raises:
+        ConfigError: An option is not valid, or no layer has one of the names.
+    """
+    base = model if isinstance(model, Model) else CustomModel(make=model)
+    adapted = LoRA(model=base, rank=rank, alpha=alpha, targets=tuple(targets), train=tuple(train), dropout=dropout)
+    return adapted.adapt(model) if isinstance(model, nn.Module) else adapted
 
 
 @dataclass(kw_only=True, frozen=True)
