@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from offbeat.client.context import TrainingContext
 from offbeat.client.local_step import GradientFactors
@@ -180,7 +181,8 @@ def vmapped(module: nn.Module) -> Callable[[dict[str, Tensor], Tree], Any]:
                 layer.__class__ = PaddedEmbedding
 
     def forward(parameters: dict[str, Tensor], x: Tree) -> Any:
-        return call(module, x, parameters)
+        with sdpa_kernel(SDPBackend.MATH):  # vmap would run the others once per model
+            return call(module, x, parameters)
 
     return vmap(forward, randomness="different")
 

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from offbeat.errors import OffbeatError, RunFolderError
@@ -102,7 +103,11 @@ class Records:
         if self.folder:
             from safetensors.torch import save
 
-            tensors = {name: value.detach().cpu().contiguous() for name, value in model().state_dict().items()}
+            # Tied weights share their memory, which the format does not allow.
+            tensors = {
+                name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+                for name, value in model().state_dict().items()
+            }
             write_atomic(self.folder.path / MODEL, save(tensors))
             self.folder.close()
             write_json(self.folder.path / SUMMARY, summary)
