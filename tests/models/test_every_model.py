@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import offbeat as ob
 from offbeat.errors import ConfigError
-from offbeat.models import CNN, LR, LSTM, MLP, MODELS, ConvMixer, Model, ResNet18
+from offbeat.models import CNN, GPT, LR, LSTM, MLP, MODELS, ConvMixer, LoRA, Model, ResNet18, ViT
 
 IMAGES, SEQUENCES, CLASSES, VOCABULARY = (2, 8, 8), (7,), 5, 6
 SMALL: list[Model] = [
@@ -23,22 +24,27 @@ SMALL: list[Model] = [
     ConvMixer(dim=8, depth=2, kernel=3, groups=2),
     LSTM(embedding=4, hidden=16),
     LSTM(embedding=4, hidden=8, layers=1),
+    ViT(patch=4, width=16, depth=1, heads=2),
+    GPT(width=16, depth=1, heads=2, output="last"),
+    LoRA(model=MLP(hidden=(16,)), rank=4),
 ]
+TOKENS = (LSTM, GPT)
+RATES: dict[type[Model], float] = {LSTM: 1.0, GPT: 0.2, ViT: 0.2}
 BATCH_NORMED: list[Model] = [ResNet18(width=8, norm="batch"), ConvMixer(dim=8, depth=2, kernel=3, norm="batch")]
-LEAVES = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.BatchNorm2d, nn.Embedding)
+LEAVES = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.BatchNorm2d, nn.LayerNorm, nn.Embedding)
 
 
 def built(model: Model, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if isinstance(model, LSTM):
+        if isinstance(model, TOKENS):
             return model.build(SEQUENCES, CLASSES, VOCABULARY)
         return model.build(IMAGES, CLASSES)
 
 
 def inputs(model: Model, *lead: int) -> Tensor:
     g = torch.Generator().manual_seed(len(lead))
-    if isinstance(model, LSTM):
+    if isinstance(model, TOKENS):
         return torch.randint(VOCABULARY, (*lead, *SEQUENCES), generator=g)
     return torch.randn((*lead, *IMAGES), generator=g)
 
@@ -65,7 +71,8 @@ def test_a_stack_of_copies_is_each_copy_by_itself(model: Model) -> None:
     x = inputs(model, 3, 4)
     x = x.double() if x.is_floating_point() else x
     stacked = {name: torch.stack([copy[name] for copy in copies]).requires_grad_() for name in copies[0]}
-    together = torch.vmap(lambda p, xs: functional_call(module, p, (xs,)))(stacked, x)
+    with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap knows
+        together = torch.vmap(lambda p, xs: functional_call(module, p, (xs,)))(stacked, x)
     gradients = torch.autograd.grad(together.square().sum(), list(stacked.values()))
     for row, copy in enumerate(copies):
         own = {name: p.requires_grad_() for name, p in copy.items()}
@@ -91,7 +98,7 @@ def test_initial_weights_follow_from_torch_s_seed(model: Model) -> None:
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("model", [m for m in SMALL if not isinstance(m, LSTM)], ids=str)
+@pytest.mark.parametrize("model", [m for m in SMALL if not isinstance(m, TOKENS)], ids=str)
 def test_models_that_calculate_with_their_inputs_refuse_tokens(model: Model) -> None:
     with pytest.raises(ConfigError, match=r"takes numbers, not tokens \(the vocabulary has 80\)"):
         model.build(IMAGES, CLASSES, 80)
@@ -112,9 +119,9 @@ def test_with_batch_norm_a_model_has_buffers_and_normalizes_over_the_batch(model
 
 
 def small_data(model: Model) -> ob.Dataset:
-    """Return images with horizontal, vertical or no stripes; for the LSTM the label is the last token."""
+    """Return images with horizontal, vertical or no stripes; for models of tokens the label is the last token."""
     rng = np.random.default_rng(0)
-    if isinstance(model, LSTM):
+    if isinstance(model, TOKENS):
         x = rng.integers(VOCABULARY - 1, size=(300, *SEQUENCES))
         return ob.from_arrays(x[:200], x[:200, -1], x[200:], x[200:, -1], classes=CLASSES, vocabulary=VOCABULARY)
     y = rng.integers(3, size=300)
@@ -132,9 +139,9 @@ def test_a_short_run_learns(model: Model) -> None:
         algorithm=ob.FedAvg(),
         partition=ob.partitions.IID(),
         clients=4,
-        client=ob.SGD(lr=1.0 if isinstance(model, LSTM) else 0.05, steps=8, batch_size=16),
+        client=ob.SGD(lr=RATES.get(type(model), 0.05), steps=8, batch_size=16),
         scheduler=ob.Rounds(concurrency=2),
-        rounds=20 if isinstance(model, LSTM) else 6,
+        rounds=20 if isinstance(model, TOKENS) else 6,
         executor="sequential",
     )
     losses = [row["loss"] for row in result.metrics]

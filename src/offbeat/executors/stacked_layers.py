@@ -196,7 +196,8 @@ class _Embedding(nn.Embedding):
 
     def forward(self, x: Tensor) -> Tensor:
         n, words, size = self.weight.shape
-        self.shared = self.shared or len(x) != self.valid.examples
+        if not self.shared and len(x) != self.valid.examples:
+            self.shared = True
         if self.shared:
             rows = self.weight[:, x[0] if len(x) == 1 else x]
             return rows[:, None].expand(-1, self.valid.examples // n, *rows.shape[1:]).flatten(0, 1)

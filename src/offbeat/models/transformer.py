@@ -23,7 +23,7 @@ class ViT(Model):
     """A vision transformer (Dosovitskiy et al., ICLR 2021) with pre-norm blocks and learned positions.
 
     As in Beyer et al. (*Better plain ViT baselines for ImageNet-1k*, 2022), the mean over all patches replaces the
-    class token. The defaults have 1,194,634 parameters for 3×32×32 inputs and ten classes.
+    class token. The defaults have 1,205,642 parameters for 3×32×32 inputs and ten classes.
     """
 
     patch: PositiveInt = 4
@@ -60,7 +60,7 @@ class GPT(Model):
     """A causal transformer on tokens with pre-norm blocks and learned positions, as GPT-2 (Radford et al., 2019).
 
     It returns scores for the next token at every position, for the task `language-modeling`. With as many classes as
-    tokens the output layer shares its weight with the embedding. The defaults have 814,336 parameters for windows of 80
+    tokens the output layer shares its weight with the embedding. The defaults have 813,824 parameters for windows of 80
     characters of Shakespeare.
     """
 
