@@ -78,7 +78,7 @@ def test_programs_normalize_batches_as_the_plain_executor_does(
 ) -> None:
     """Models and running statistics; few steps at a small rate, since tiny batches amplify rounding."""
     rule, module = replace(rule, epochs=None, steps=2, lr=0.01), built(model)
-    data = federated(sizes=(8, 17, 40))
+    data = federated(sizes=(8, 18, 40))
     found = []
     for executor in (Sequential, kind, kind):
         w = on_gpu(module, rule, data)

@@ -10,7 +10,7 @@ from tests.support.executors import built, federated, jobs, work
 from tests.support.programs import run
 from torch import Tensor, nn
 
-from offbeat.client.rules import SGD
+from offbeat.client.rules import SGD, Adam, AdamW, ClientRule
 from offbeat.executors import Sequential
 from offbeat.executors.gpu import normalization, pooling, triton_support
 from offbeat.executors.gpu.batch_norm import stacked_batch_norm
@@ -136,9 +136,33 @@ def test_batch_norm_of_stacks(shape: tuple[int, ...], gelu: bool, relu: bool) ->
     counts = torch.arange(n, device=DEVICE) + (valid > 0).float()
     for one, other in zip(moved, (means, variances, counts), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    r = torch.randn(x.shape, device=DEVICE, generator=rng)
+
+    def added(x: Tensor, weight: Tensor, bias: Tensor, r: Tensor) -> Tensor:
+        return stacked_batch_norm(x, shift, weight, bias, valid, None, 0.1, 1e-5, gelu, relu, r)
+
+    def plain_sum(x: Tensor, weight: Tensor, bias: Tensor, r: Tensor) -> Tensor:
+        rows = [nn.functional.gelu(a) if gelu else a for a in torch.split(x + by_example(shift, batch, x), batch)]
+        parts = []
+        for i, (a, b) in enumerate(zip(rows, torch.split(r, batch), strict=True)):
+            count = int(valid[i])
+            y = b.clone()
+            if count:
+                y[:count] += nn.functional.batch_norm(a[:count], None, None, weight[i], bias[i], True, 0.1, 1e-5)
+            parts.append(
+                (y.relu() if relu else y) * (torch.arange(batch, device=DEVICE) < count).view(-1, *(1,) * (y.ndim - 1))
+            )
+        return torch.cat(parts)
+
+    slope = inside.view(-1, *(1,) * (x.ndim - 1)).float()  # the loss of padding has no gradient
+    same_results((x, weight, bias, r), lambda *given: added(*given) * slope, lambda *given: plain_sum(*given) * slope)
     y = stacked_batch_norm(x, None, weight, bias, valid, None, 0.1, 1e-5, gelu, relu)
     assert not y[~inside].any()
     torch.testing.assert_close(y, plain(x, weight, bias, torch.zeros_like(shift)), rtol=1e-4, atol=1e-5)
+
+
+def by_example(rows: Tensor, batch: int, like: Tensor) -> Tensor:
+    return rows.repeat_interleave(batch, 0).view(*like.shape[:2], *(1,) * (like.ndim - 2))
 
 
 def by_image(rows: Tensor, batch: int) -> Tensor:
@@ -199,10 +223,19 @@ def test_a_step_with_batch_norm_around_convolutions_and_vectors() -> None:
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU whole executors are tested, in test_gpu.py")
 @pytest.mark.usefixtures("kernels_everywhere")
-def test_a_step_of_odd_parameters() -> None:
-    """One number, none at all, and one that nothing depends on."""
+@pytest.mark.parametrize(
+    "rule",
+    [
+        SGD(lr=0.1, epochs=1, batch_size=4, weight_decay=0.1),
+        Adam(lr=0.1, epochs=2, batch_size=4, weight_decay=0.1, clip_norm=0.3),
+        AdamW(lr=0.1, epochs=2, batch_size=4, weight_decay=0.1),
+    ],
+    ids=lambda rule: rule.name,
+)
+def test_a_step_of_odd_parameters(rule: ClientRule) -> None:
+    """One number, none at all, and one that nothing depends on; one client stops earlier than the other."""
     torch.manual_seed(0)
-    w = work(Odd(), SGD(lr=0.1, epochs=1, batch_size=4, weight_decay=0.1), federated(sizes=(3, 7)))
+    w = work(Odd(), rule, federated(sizes=(3, 7)))
     program, moved = run(None, w)
     assert program.apart
     plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]

@@ -60,8 +60,8 @@ class _Factored(torch.autograd.Function):
 def _weight_gradient(g: Tensor, rows: Tensor) -> Tensor:
     """Return gᵀ·rows per client; on a GPU as the sum of products that together fill it."""
     (n, length, out), size = g.shape, rows.shape[2]
-    tiles = n * -(-out // 128) * -(-size // 128)
-    parts = 1 if g.device.type == "cpu" or g.dtype != torch.float32 else min(length // 1024, 160 // tiles)
+    tiles = n * -(-out // 256) * -(-size // 128)
+    parts = 1 if g.device.type == "cpu" or g.dtype != torch.float32 else min(length // 512, 160 // tiles)
     while parts > 1 and length % parts:
         parts -= 1
     if parts < 2:

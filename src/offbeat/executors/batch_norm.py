@@ -69,7 +69,10 @@ class StackedBatchNorm(nn.Module):
         y = self.fused(x)
         return self.in_steps(x) if y is None else y
 
-    def fused(self, x: Tensor, shift: Tensor | None = None, gelu: bool = False, relu: bool = False) -> Tensor | None:
+    def fused(
+        self, x: Tensor, shift: Tensor | None = None, *, gelu: bool = False, relu: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor | None:  # fmt: skip
         """Do the same in few passes over memory, with what surrounds the layer; None where that is not possible.
 
         Args:
@@ -77,6 +80,7 @@ class StackedBatchNorm(nn.Module):
             shift: Numbers (n, C) to add first, or None.
             gelu: Whether to apply a GELU before the normalization.
             relu: Whether to apply a ReLU after it.
+            residual: Numbers to add before the ReLU, or None.
         """
         if not self.training and self.running_mean is not None:
             return None
@@ -86,7 +90,7 @@ class StackedBatchNorm(nn.Module):
         if self.running_mean is not None and self.running_var is not None:
             running = self.running_mean, self.running_var, self.num_batches_tracked
         return gpu.batch_norm(
-            x, shift, self.weight, self.bias, valid, running, self.momentum or 0.0, self.eps, gelu, relu
+            x, shift, self.weight, self.bias, valid, running, self.momentum or 0.0, self.eps, gelu, relu, residual
         )
 
     def in_steps(self, x: Tensor) -> Tensor:

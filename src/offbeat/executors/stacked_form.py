@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from offbeat.client.local_step import GradientFactors
 from offbeat.executors.batch_norm import BATCH_NORMS, ValidExamples
-from offbeat.executors.stacked_layers import stacked_kind
+from offbeat.executors.stacked_layers import CONTAINERS, stacked_kind
 from offbeat.trees import Tree, call, size
 from offbeat.vectors import copied
 
@@ -97,7 +97,7 @@ def _convert(
         whole = kind is not None and isinstance(layer, nn.MultiheadAttention)  # with its output layer
         own = [] if layer in parts else list(layer.parameters(recurse=whole))
         trains = any(p.requires_grad for p in own)
-        if kind is not None and (trains or isinstance(layer, (nn.Sequential, *BATCH_NORMS))):
+        if kind is not None and (trains or isinstance(layer, (*CONTAINERS, *BATCH_NORMS))):
             layer.__class__ = kind
             layer.factors, layer.valid = factors, valid  # type: ignore[assignment]
             frozen += [p for p in own if not p.requires_grad]

@@ -14,7 +14,9 @@ from offbeat.executors import gpu
 from offbeat.executors.affine import affine, product
 from offbeat.executors.batch_norm import BATCH_NORMS, StackedBatchNorm, ValidExamples
 from offbeat.executors.stacked_attention import StackedAttention
+from offbeat.models.convmixer import Residual
 from offbeat.models.lora import is_transposed_linear
+from offbeat.models.resnet import Block
 
 
 def stacked_kind(layer: nn.Module) -> type[nn.Module] | None:
@@ -101,13 +103,20 @@ class _Sequential(nn.Sequential):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.plus(x)
+
+    def plus(self, x: Tensor, residual: Tensor | None = None, last: nn.ReLU | None = None) -> Tensor:
+        """Return the output for x, with a residual added and a ReLU applied to the sum."""
         layers = list(self)
         while layers:
             layer, *layers = layers
             following = [type(other) for other in layers[:2]]
             normalized = _NormalizedBatch([layer, *layers])
             if normalized.length:
-                x, layers = normalized(x), layers[normalized.length - 1 :]
+                layers = layers[normalized.length - 1 :]
+                if not layers and residual is not None and normalized.relu is None:
+                    return normalized(x, residual, last)
+                x = normalized(x)
             elif isinstance(layer, _GroupNorm) and following[:1] == [nn.ReLU]:
                 x, layers = layer.normalize(x), layers[1:]
             elif isinstance(layer, _Conv2d) and following == [nn.ReLU, nn.MaxPool2d]:
@@ -118,7 +127,24 @@ class _Sequential(nn.Sequential):
                 x = relu(layer.biased(pool(x))) if y is None else y
             else:
                 x = layer(x)
-        return x
+        return _summed(x, residual, last)
+
+
+def _summed(x: Tensor, residual: Tensor | None, relu: nn.ReLU | None) -> Tensor:
+    x = x if residual is None else x + residual
+    return x if relu is None else relu(x)
+
+
+class _Residual(Residual):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body.plus(x, x) if isinstance(self.body, _Sequential) else super().forward(x)
+
+
+class _Block(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.body, _Sequential):
+            return super().forward(x)
+        return self.body.plus(x, self.shortcut(x), self.relu)
 
 
 class _NormalizedBatch:
@@ -141,18 +167,25 @@ class _NormalizedBatch:
         self.relu = rest.pop(0) if rest and type(rest[0]) is nn.ReLU else None
         self.length = min(4, len(layers)) - len(rest) if self.norm is not None else 0
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Compute the layers, one by one where the kernel does not apply."""
+    def __call__(self, x: Tensor, residual: Tensor | None = None, relu: nn.ReLU | None = None) -> Tensor:
+        """Compute the layers, one by one where the kernel does not apply.
+
+        Args:
+            x: Images of all clients.
+            residual: Numbers to add to the output of the normalization, or None; only without a ReLU of the sequence.
+            relu: A ReLU of the sum, or None.
+        """
         assert isinstance(self.norm, StackedBatchNorm)
         convolution = self.convolution if isinstance(self.convolution, _Conv2d) else None
         x = x if convolution is None else convolution.products(x)
         bias = None if convolution is None else convolution.bias
-        y = self.norm.fused(x, bias, self.gelu is not None, self.relu is not None)
+        last = self.relu is not None or relu is not None
+        y = self.norm.fused(x, bias, gelu=self.gelu is not None, relu=last, residual=residual)
         if y is not None:
             return y
         x = x if convolution is None else convolution.biased(x)
         x = self.norm.in_steps(x if self.gelu is None else gelu(x))
-        return x if self.relu is None else x.relu()
+        return _summed(x if self.relu is None else x.relu(), residual, relu)
 
 
 class _GroupNorm(nn.GroupNorm):
@@ -233,6 +266,8 @@ _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: _Linear,
     nn.Conv2d: _Conv2d,
     nn.Sequential: _Sequential,
+    Residual: _Residual,
+    Block: _Block,
     nn.GroupNorm: _GroupNorm,
     nn.LayerNorm: _LayerNorm,
     nn.RMSNorm: _RMSNorm,
@@ -241,4 +276,5 @@ _STACKED: dict[type[nn.Module], type[nn.Module]] = {
     **dict.fromkeys(BATCH_NORMS, StackedBatchNorm),
 }
 
-STACKED_LAYERS = sorted(kind.__name__ for kind in _STACKED if kind is not nn.Sequential)
+CONTAINERS = (nn.Sequential, Residual, Block)  # layers without parameters of their own
+STACKED_LAYERS = sorted(kind.__name__ for kind in _STACKED if kind not in CONTAINERS)

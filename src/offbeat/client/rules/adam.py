@@ -44,14 +44,16 @@ class Adam(LocalOptimizer):
         steps = torch.zeros((*x.shape[:-1], 1), dtype=torch.float64, device=x.device)
         return {"m": torch.zeros_like(x), "v": torch.zeros_like(x), "t": steps}
 
+    def corrections(self, lr: Number, t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return η_l/(1 − β₁^t) and √(1 − β₂^t), computed in double precision, since 1 − β₂^t is small at first."""
+        return (lr / (1 - self.beta1**t)).to(dtype), (1 - self.beta2**t).sqrt().to(dtype)
+
     def update(self, y: Tensor, g: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         """Return the next y, m, v and t."""
         m = state["m"].mul(self.beta1).add_(g, alpha=1 - self.beta1)
         v = state["v"].mul(self.beta2).addcmul_(g, g, value=1 - self.beta2)
         t = state["t"] + 1
-        # In double precision: 1 − β₂^t is small at first.
-        rate = (lr / (1 - self.beta1**t)).to(y.dtype)
-        root = (1 - self.beta2**t).sqrt().to(y.dtype)
+        rate, root = self.corrections(lr, t, y.dtype)
         if self.decoupled and self.weight_decay:
             y = y * (1 - lr * self.weight_decay)
         direction = m / v.sqrt().div_(root).add_(self.epsilon)

@@ -17,7 +17,7 @@ Running = tuple[Tensor, Tensor, Tensor | None]
 
 def batch_norm(
     x: Tensor, shift: Tensor | None, weight: Tensor | None, bias: Tensor | None, valid: Tensor,
-    running: Running | None, momentum: float, eps: float, gelu: bool, relu: bool,
+    running: Running | None, momentum: float, eps: float, gelu: bool, relu: bool, residual: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
     """Normalize each client's valid examples; return None where the kernels do not apply.
 
@@ -35,32 +35,40 @@ def batch_norm(
         eps: Added to the variance.
         gelu: Whether to apply a GELU before the normalization.
         relu: Whether to apply a ReLU after it.
+        residual: Numbers to add before the ReLU, of the shape of x, or None.
     """
     if not triton_support.has_kernels(x) or torch.compiler.is_compiling() or x.ndim not in (2, 4):
         return None
     if weight is None or bias is None or x.numel() // len(valid) >= 2**31:  # offsets are 32-bit integers
         return None
-    return stacked_batch_norm(x, shift, weight, bias, valid, running, momentum, eps, gelu, relu)
+    return stacked_batch_norm(x, shift, weight, bias, valid, running, momentum, eps, gelu, relu, residual)
 
 
 def stacked_batch_norm(
     x: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor, valid: Tensor,
-    running: Running | None, momentum: float, eps: float, gelu: bool, relu: bool,
+    running: Running | None, momentum: float, eps: float, gelu: bool, relu: bool, residual: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Normalize with the kernels; the arguments are those of `batch_norm`."""
-    x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
+    x = _dense(x)
+    residual = None if residual is None else _dense(residual.to(x.dtype))
     if shift is not None and shift.stride(1) != 1:
         shift = shift.contiguous()
     if weight.stride() != bias.stride() or weight.stride(1) != 1:
         weight, bias = weight.contiguous(), bias.contiguous()
-    out: Tensor = _BatchNorm.apply(x, shift, weight, bias, valid, running, momentum, eps, gelu, relu)  # type: ignore[no-untyped-call]
+    out: Tensor = _BatchNorm.apply(  # type: ignore[no-untyped-call]
+        x, shift, weight, bias, residual, valid, running, momentum, eps, gelu, relu
+    )
     return out
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
 
 
 class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor, valid: Tensor,
+        ctx: Any, x: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor, residual: Tensor | None, valid: Tensor,
         running: Running | None, momentum: float, eps: float, gelu: bool, relu: bool,
     ) -> Tensor:  # fmt: skip
         from offbeat.executors.gpu import kernels
@@ -68,19 +76,23 @@ class _BatchNorm(torch.autograd.Function):
         mean, scale = (torch.empty(weight.shape, dtype=torch.float32, device=x.device) for _ in range(2))
         kernels.batch_statistics(x, shift, valid, mean, scale, running, momentum, eps, gelu)
         out = torch.empty_like(x)
-        kernels.batch_normalize(x, shift, valid, mean, scale, weight, bias, out, gelu, relu)
-        ctx.save_for_backward(x, shift, weight, bias, valid, mean, scale)
-        ctx.gelu, ctx.relu = gelu, relu
+        kernels.batch_normalize(x, shift, valid, mean, scale, weight, bias, residual, out, gelu, relu)
+        ctx.add = residual is not None
+        ctx.save_for_backward(x, shift, weight, bias, valid, mean, scale, out if ctx.add and relu else None)
+        ctx.gelu, ctx.relu = gelu, relu and not ctx.add
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         from offbeat.executors.gpu import kernels
 
-        x, shift, weight, bias, valid, mean, scale = ctx.saved_tensors
-        g = g.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else g.contiguous()
+        x, shift, weight, bias, valid, mean, scale, out = ctx.saved_tensors
+        g = _dense(g)
+        if out is not None:  # what the ReLU let through depends on the residual, too
+            g = torch.ops.aten.threshold_backward(g, out, 0)
         by_x = torch.empty_like(x)
         by_both, by_shift = kernels.batch_normalize_back(
             g, x, shift, valid, mean, scale, weight, bias, by_x, ctx.gelu, ctx.relu
         )
-        return by_x, by_shift, by_both[:, 0], by_both[:, 1], None, None, None, None, None, None
+        by_residual = g if ctx.add else None
+        return by_x, by_shift, by_both[:, 0], by_both[:, 1], by_residual, None, None, None, None, None, None

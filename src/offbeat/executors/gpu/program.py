@@ -25,6 +25,7 @@ from offbeat.client.training import forward_slices
 from offbeat.errors import first_line
 from offbeat.executors.gpu import triton_support
 from offbeat.executors.gpu.capture import aligned, captured
+from offbeat.executors.gpu.steps import in_place
 from offbeat.vectors import Layout
 
 SIZES = [
@@ -93,8 +94,8 @@ class Program:
         self.batches = torch.zeros((steps, rows, width, *batches.shape[3:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
-        # A plain step runs parameter by parameter, so that the gradient is never assembled into one vector.
-        self.apart = rule.plain and triton_support.has_kernels(x)
+        self._in_place = in_place(self.rule, layout, x)
+        self.apart = self._in_place is not None  # parameter by parameter
         named = _by_parameter(loss, layout.names) if self.apart else _by_vector(loss, layout)
         advance = _advance(self.rule, tuple(state))
         self._plain = _gradient_of(named)
@@ -202,15 +203,17 @@ class Program:
             gradients = [added(a, b) for a, b in zip(gradients, found, strict=True)] if gradients else list(found)
             self.losses[:size].add_(torch.where(on, losses[:, None], torch.zeros_like(self.losses[:size])))
         if self.rule.clip_norm is not None:
-            gradients = clipped(gradients, self.rule.clip_norm)
+            rows = [None if g is None else g.reshape(size, -1) for g in gradients]
+            pairs = zip(clipped(rows, self.rule.clip_norm), leaves, strict=True)
+            gradients = [None if g is None else g.view_as(leaf) for g, leaf in pairs]
         if self.buffers is not None and buffers is not None:
             self.buffers[:size].copy_(torch.where(on, buffers, self.buffers[:size]))
         lr = self.lr[:size]
-        if self.apart:
-            _descend(self.rule, leaves, gradients, lr, on)
+        state = {name: value[:size] for name, value in self.state.items()}
+        if self._in_place is not None:
+            self._in_place(leaves, gradients, lr, on, state)
         else:
-            rows = [value[:size] for value in self.state.values()]
-            self._advance(y, *gradients, self.x[:size], lr, on, rows)
+            self._advance(y, *gradients, self.x[:size], lr, on, list(state.values()))
         self.t.add_(1)
 
 
@@ -331,19 +334,6 @@ def _by_parameter(loss: Loss, names: Sequence[str]) -> Callable[..., Tensor]:
         return loss(dict(zip(names, leaves, strict=True)), batch, weight, buffers)
 
     return of_parameters
-
-
-def _descend(
-    rule: ClientRule, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None], lr: Tensor, on: Tensor
-) -> None:
-    """Take a plain step in place, for rows that still have steps to do."""
-    from offbeat.executors.gpu import kernels
-
-    for leaf, gradient in zip(leaves, gradients, strict=True):
-        if gradient is None and rule.weight_decay:
-            gradient = torch.zeros_like(leaf)
-        if gradient is not None:
-            kernels.descend(leaf.detach(), gradient, lr, on, rule.weight_decay)
 
 
 def _advance(rule: ClientRule, names: tuple[str, ...]) -> Callable[..., None]:

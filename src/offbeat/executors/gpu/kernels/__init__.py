@@ -7,9 +7,10 @@ from offbeat.executors.gpu.kernels.batch_norm import batch_normalize, batch_norm
 from offbeat.executors.gpu.kernels.dense import arrange, products, weight_gradient
 from offbeat.executors.gpu.kernels.depthwise import depthwise, depthwise_weight_gradient
 from offbeat.executors.gpu.kernels.images import normalize, normalize_back, pool, unpool
-from offbeat.executors.gpu.kernels.rows import descend, keep
+from offbeat.executors.gpu.kernels.rows import adam, descend, keep
 
 __all__ = [
+    "adam",
     "arrange",
     "batch_normalize",
     "batch_normalize_back",

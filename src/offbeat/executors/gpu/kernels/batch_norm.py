@@ -132,20 +132,24 @@ def _parameters(mean, scale, weight, bias, stride, client, c, C: tl.constexpr):
 
 @triton.jit
 def _normalize(
-    x, shift, valid, mean, scale, weight, bias, out, shift_stride, stride, rows, share, parts, clients, P,
-    C: tl.constexpr, SHIFT: tl.constexpr, GELU: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    x, shift, valid, mean, scale, weight, bias, residual, out, shift_stride, stride, rows, share, parts, clients, P,
+    C: tl.constexpr, SHIFT: tl.constexpr, GELU: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Compute out = weight·(a − mean)·scale + bias, and a ReLU of it; rows of padding become 0."""
+    """Compute out = weight·(a − mean)·scale + bias (+ residual), and a ReLU of it; rows of padding become 0."""
     client, part, c, s = _place(shift, shift_stride, parts, clients, C, SHIFT, False, BC)
     limit = tl.load(valid + client).to(tl.int32) * P
     average, r, w, b = _parameters(mean, scale, weight, bias, stride, client, c, C)
     x += client * rows * C
+    residual += client * rows * C
     out += client * rows * C
     for first in range(part * share, tl.minimum(part * share + share, rows), BM):
         m = first + tl.arange(0, BM)
         place, here = m[:, None] * C + c[None, :], _mask(m < rows, c, C, BC)
         a, inner = _input(x + place, here, s, GELU)
         y = (a - average[None, :]) * (r * w)[None, :] + b[None, :]
+        if RESIDUAL:
+            y += tl.load(residual + place, mask=here, other=0.0).to(tl.float32)
         if RELU:
             y = tl.where(y <= 0, 0.0, y)
         y = tl.where((m < limit)[:, None], y, 0.0)
@@ -219,6 +223,9 @@ def _back(
         tl.store(shares + (part * clients + client) * C + c, tl.sum(total, axis=0), mask=c < C)
 
 
+PROGRAMS = 1056  # eight for each multiprocessor of a large GPU, which run at the same time
+
+
 class Plan:
     """How a stack's rows are divided among programs.
 
@@ -235,7 +242,7 @@ class Plan:
         self.bm = 2048 // self.bc
         self.blocks = triton.cdiv(self.channels, self.bc)
         tiles = triton.cdiv(self.rows, self.bm)
-        wanted = triton.cdiv(2048, clients * self.blocks)  # programs for all multiprocessors of a large GPU
+        wanted = triton.cdiv(PROGRAMS, clients * self.blocks)
         self.share = triton.cdiv(tiles, max(1, min(tiles, wanted, 128))) * self.bm
         self.parts = triton.cdiv(self.rows, self.share)
 
@@ -277,13 +284,14 @@ def batch_statistics(
 
 def batch_normalize(
     x: Tensor, shift: Tensor | None, valid: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor,
-    out: Tensor, gelu: bool, relu: bool,
+    residual: Tensor | None, out: Tensor, gelu: bool, relu: bool,
 ) -> None:  # fmt: skip
-    """Normalize x to out with statistics (n, C), and weight and bias (n, C) of equal strides."""
+    """Normalize x to out with statistics (n, C), and weight and bias (n, C) of equal strides; then add the residual."""
     plan = Plan(x, len(valid))
     _normalize[plan.grid](
-        x, _shift(shift, mean), valid, mean, scale, weight, bias, out, _stride(shift), weight.stride(0), *plan.sizes,
-        plan.channels, shift is not None, gelu, relu, plan.bm, plan.bc, num_warps=4,
+        x, _shift(shift, mean), valid, mean, scale, weight, bias, x if residual is None else residual, out,
+        _stride(shift), weight.stride(0), *plan.sizes,
+        plan.channels, shift is not None, gelu, relu, residual is not None, plan.bm, plan.bc, num_warps=4,
     )  # fmt: skip
 
 

@@ -86,25 +86,25 @@ def _depthwise_weights(
     R: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Compute sums[part, tap, c] = Σ_m x[m + tap, c]·g[m, c] over a part of one client's columns of R rows."""
-    client, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    client, part = (tl.program_id(1) % clients).to(tl.int64), tl.program_id(1) // clients
     c = tl.program_id(0) * BC + tl.arange(0, BC)
-    source = x + client * images * H * W * C
-    slope = g + client * images * OH * OW * C
+    source = x + client * images * H * W * C + c[None, :]
+    slope = g + client * images * OH * OW * C + c[None, :]
     totals = (tl.zeros((BM, BC), dtype=tl.float32),) * (KH * KW)
     for first in range(part * share, part * share + share, BM):
         image, oy, ox, known = _columns(columns, OH, OW, R, BM, first)
         top, left = oy * S - PH, ox * S - PW
-        first_slope = slope + ((((image * OH + oy) * OW + ox) * C)[:, None] + c[None, :])
-        corner = source + ((((image * H + top) * W + left) * C)[:, None] + c[None, :])
         slopes = ()
         for r in tl.static_range(R):
-            kept = _mask(known & (oy + r < OH), c, C, BC)
-            slopes = slopes + (tl.load(first_slope + r * OW * C, mask=kept, other=0.0).to(tl.float32),)  # noqa: RUF005
+            place = ((image * OH + oy + r) * OW + ox) * C
+            kept = (known & (oy + r < OH))[:, None] & (c[None, :] < C)
+            slopes = slopes + (tl.load(slope + place[:, None], mask=kept, other=0.0).to(tl.float32),)  # noqa: RUF005
         for j in tl.static_range(R + KH - 1):
-            row = known & (top + j >= 0) & (top + j < H)
             for kx in tl.static_range(KW):
-                inside = _mask(row & (left + kx >= 0) & (left + kx < W), c, C, BC)
-                a = tl.load(corner + (j * W + kx) * C, mask=inside, other=0.0).to(tl.float32)
+                y_, x_ = top + j, left + kx
+                inside = known & (y_ >= 0) & (y_ < H) & (x_ >= 0) & (x_ < W)
+                place = ((image * H + y_) * W + x_) * C
+                a = tl.load(source + place[:, None], mask=inside[:, None] & (c[None, :] < C), other=0.0).to(tl.float32)
                 for r in tl.static_range(max(0, j - KH + 1), min(R, j + 1)):
                     totals = _plus(totals, (j - r) * KW + kx, a * slopes[r])
     place = (part * clients + client) * KH * KW * C + c
@@ -131,7 +131,7 @@ def depthwise_weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pa
     rows = 4 if stride == 1 else 1
     columns, (bm, bc) = images * triton.cdiv(g.shape[2], rows) * g.shape[3], _tile(x, 8)
     share = triton.cdiv(triton.cdiv(columns, parts), bm) * bm
-    grid = (triton.cdiv(channels, bc), parts, n)
+    grid = (triton.cdiv(channels, bc), n * parts)
     _depthwise_weights[grid](x, g, sums, columns, images, share, n, *x.shape[1:], *g.shape[2:], *size, *pad, stride,
                              rows, bm, bc, num_warps=4)  # fmt: skip
 

@@ -29,6 +29,30 @@ def _descend(y, g, lr, on, width, y_stride, g_stride, decay, BLOCK: tl.constexpr
         tl.store(y + row * y_stride + place, old - tl.load(lr + row) * slope, mask=place < width)
 
 
+@triton.jit
+def _adam(
+    y, g, m, v, lr, rate, root, on, width, y_stride, g_stride, m_stride, decay, beta1, beta2, epsilon,
+    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Take a step of Adam, or of AdamW if DECOUPLED is set, in rows that are on: see `client/rules/adam.py`."""
+    row = tl.program_id(1).to(tl.int64)
+    if tl.load(on + row):
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = place < width
+        old = tl.load(y + row * y_stride + place, mask=inside, other=0.0)
+        slope = tl.load(g + row * g_stride + place, mask=inside, other=0.0)
+        if DECOUPLED:
+            old *= 1.0 - tl.load(lr + row) * decay
+        else:
+            slope += decay * old
+        first = beta1 * tl.load(m + row * m_stride + place, mask=inside, other=0.0) + (1.0 - beta1) * slope
+        second = beta2 * tl.load(v + row * m_stride + place, mask=inside, other=0.0) + (1.0 - beta2) * slope * slope
+        down = tl.load(rate + row) * first / (tl.sqrt(second) / tl.load(root + row) + epsilon)
+        tl.store(m + row * m_stride + place, first, mask=inside)
+        tl.store(v + row * m_stride + place, second, mask=inside)
+        tl.store(y + row * y_stride + place, old - down, mask=inside)
+
+
 def keep(new: Tensor, old: Tensor, on: Tensor) -> None:
     """Copy new, which can be broadcast to (rows, d), into old (rows, d), for rows that are on (rows, 1)."""
     rows, width = old.shape
@@ -38,10 +62,44 @@ def keep(new: Tensor, old: Tensor, on: Tensor) -> None:
 
 def descend(y: Tensor, g: Tensor, lr: Tensor, on: Tensor, decay: float) -> None:
     """Take a plain step of y (rows, …), with contiguous rows, along −g (rows, …), for rows that are on (rows, 1)."""
-    rows, width = len(g), math.prod(g.shape[1:])
+    width = math.prod(g.shape[1:])
     if not width:
         return
     g = g if g[0].is_contiguous() else g.contiguous()
+    block, grid, warps = _blocks(len(g), width)
+    _descend[grid](y, g, lr, on, width, y.stride(0), g.stride(0), decay, block, num_warps=warps)
+
+
+def adam(
+    y: Tensor, g: Tensor, m: Tensor, v: Tensor, lr: Tensor, rate: Tensor, root: Tensor, on: Tensor,
+    *, decay: float, decoupled: bool, betas: tuple[float, float], epsilon: float,
+) -> None:  # fmt: skip
+    """Take a step of Adam or AdamW in place.
+
+    Args:
+        y: Models (rows, …) with contiguous rows.
+        g: Gradients (rows, …).
+        m: First moments, with contiguous rows.
+        v: Second moments, with the strides of m.
+        lr: Learning rates (rows, 1).
+        rate: η_l/(1 − β₁^t) (rows, 1).
+        root: √(1 − β₂^t) (rows, 1).
+        on: Rows to change (rows, 1).
+        decay: Weight decay.
+        decoupled: Whether the decay is AdamW's.
+        betas: β₁ and β₂.
+        epsilon: ε.
+    """
+    width = math.prod(g.shape[1:])
+    if not width:
+        return
+    g = g if g[0].is_contiguous() else g.contiguous()
+    block, grid, warps = _blocks(len(g), width)
+    _adam[grid](y, g, m, v, lr, rate, root, on, width, y.stride(0), g.stride(0), m.stride(0), decay, *betas, epsilon,
+                decoupled, block, num_warps=warps)  # fmt: skip
+
+
+def _blocks(rows: int, width: int) -> tuple[int, tuple[int, int], int]:
+    """Return the size of a block, the grid and the number of warps."""
     block = min(4096, triton.next_power_of_2(width))
-    grid = (triton.cdiv(width, block), rows)
-    _descend[grid](y, g, lr, on, width, y.stride(0), g.stride(0), decay, block, num_warps=8 if block > 1024 else 4)
+    return block, (triton.cdiv(width, block), rows), 8 if block > 1024 else 4
