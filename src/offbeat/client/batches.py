@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.client.rules import steps_per_epoch
-from offbeat.random import key, random_uint64
+from offbeat.messages import Job
+from offbeat.random import fold_in, key, random_uint64
 
 Indices = NDArray[np.int64]
 
@@ -56,3 +57,14 @@ def plans(
         positions[: rows.shape[1], jobs, :width] = rows.transpose(1, 0, 2) * taken[..., None]
         counts[: rows.shape[1], jobs] = count.reshape(-1)[: rows.shape[1], None] * taken
     return positions, counts
+
+
+def forward_slices(examples: int, batch_size: int) -> list[slice]:
+    """Return the slices of a local step's examples that pass through the model together."""
+    return [slice(first, min(first + batch_size, examples)) for first in range(0, examples, batch_size)]
+
+
+def read_seed(job: Job, step: int, first: int = 0) -> int:
+    """Return the seed with which the examples of a step are read, from the first one on, where reading is random."""
+    seed = fold_in(job.seed, step)
+    return fold_in(seed, first) if first else seed

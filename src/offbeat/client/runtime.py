@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from offbeat.client.context import TrainingContext
 from offbeat.client.encoder import RESIDUAL, UpdateEncoder
-from offbeat.client.rules import State
+from offbeat.client.rules import State, checked_initial_state
 from offbeat.client.state import ClientState
 from offbeat.client.training import Trained, WorkItem, train_job
 from offbeat.compression import Compression
@@ -50,8 +49,9 @@ class ClientRuntime:
     def begin(self, job: Job) -> State:
         """Return the client state with which a job starts, rolled back where its last update was not accepted."""
         self.state.roll_back(job)
-        rows = self.state.rows
-        return {name: rows[name].get(job.client, torch.zeros_like(job.x)) for name in self.context.rule.client_state}
+        rule, rows = self.context.rule, self.state.rows
+        stored = {name: rows[name][job.client] for name in rule.client_state if job.client in rows[name]}
+        return stored if len(stored) == len(rule.client_state) else checked_initial_state(rule, job.x) | stored
 
     def finish(self, job: Job, trained: Trained) -> Update:
         """Store the client's new state and return its update, encoded as the server will see it."""

@@ -1,4 +1,4 @@
-"""State that clients keep between jobs: control variates, the residual of error feedback."""
+"""State that clients keep between jobs: control variates, counters, the residual of error feedback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Snapshot = tuple[int, dict[str, Tensor | None]]  # a client's last job, and its 
 
 
 class ClientState(Stateful):
-    """One vector per name and client, with rollback.
+    """One tensor per name and client, of any shape, with rollback.
 
     A client's state changes when it has trained a job; a job that is lost in simulation is never trained and changes
     nothing. Where an update can be lost or rejected after training, the client's next job carries
@@ -22,7 +22,7 @@ class ClientState(Stateful):
     SCAFFOLD's c would drift away from the mean of the c_i.
 
     Args:
-        names: Names of the vectors that a client can keep.
+        names: Names of the tensors that a client can keep.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("rows", "snapshots")
@@ -32,11 +32,11 @@ class ClientState(Stateful):
         self.snapshots: dict[int, Snapshot] = {}
 
     def get(self, name: str, client: int) -> Tensor | None:
-        """Return a client's vector, or None before it has stored one."""
+        """Return a client's tensor, or None before it has stored one."""
         return self.rows[name].get(client)
 
     def set(self, name: str, client: int, value: Tensor) -> None:
-        """Store a client's vector."""
+        """Store a client's tensor."""
         self.rows[name][client] = value
 
     def update(self, job: Job, values: Mapping[str, Tensor]) -> None:
@@ -58,5 +58,5 @@ class ClientState(Stateful):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all stored vectors."""
+        """Bytes of all stored tensors."""
         return sum(value.nbytes for rows in self.rows.values() for value in rows.values())

@@ -12,11 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offbeat.client.batches import forward_slices, read_seed
 from offbeat.client.context import TrainingContext
+from offbeat.client.local_loop import Batches, LocalJob, pulled_copy, returned, weights
 from offbeat.client.local_step import LocalStepper
 from offbeat.client.rules import ClientRule, State
+from offbeat.data.lazy import seeded
 from offbeat.messages import Job
-from offbeat.random import fold_in
 from offbeat.server.extensions import BUFFERS
 from offbeat.tasks.base import in_dtype
 from offbeat.trees import call
@@ -57,6 +59,8 @@ def train_job(context: TrainingContext, item: WorkItem, plan: Plan) -> Trained:
         plan: The job's batches (steps, B) and their valid counts.
     """
     rule, job = item.rule, item.job
+    if rule.own_loop:
+        return train_in_own_loop(context, item, plan)
     lr = rule.lr * job.rate
     stepper = LocalStepper(rule, context.layout, job.x, rule.begin(job.x, job.extra, item.client_state))
     if context.buffers.names:
@@ -81,15 +85,18 @@ def train_job(context: TrainingContext, item: WorkItem, plan: Plan) -> Trained:
     return Trained(bool(torch.isfinite(delta.sum())), delta, extra, client_state, mean_loss)
 
 
-def forward_slices(examples: int, batch_size: int) -> list[slice]:
-    """Return the slices of a local step's examples that pass through the model together."""
-    return [slice(first, min(first + batch_size, examples)) for first in range(0, examples, batch_size)]
-
-
-def read_seed(job: Job, step: int, first: int = 0) -> int:
-    """Return the seed with which the examples of a step are read, from the first one on, where reading is random."""
-    seed = fold_in(job.seed, step)
-    return fold_in(seed, first) if first else seed
+def train_in_own_loop(context: TrainingContext, item: WorkItem, plan: Plan) -> Trained:
+    """Train one job in the loop of its rule, which changes a copy of the module."""
+    rule, job = item.rule, item.job
+    batches = Batches(context, job, plan, rule.batch_size)
+    module = pulled_copy(context, job)
+    with seeded(job.seed), seeded_generators(job.seed, context.device):
+        values = rule.train(module, batches, LocalJob(context, rule, job, item.client_state))
+    extra, client_state = returned(rule, values, job, item.client_state)
+    if context.buffers.names:
+        extra = extra | {BUFFERS: context.buffers.read(module)}
+    delta = weights(module, context.layout) - job.x
+    return Trained(bool(torch.isfinite(delta.sum())), delta, extra, client_state, batches.mean_loss)
 
 
 def batch_loss(context: TrainingContext, parameters: dict[str, Tensor], batch: Tensor, seed: int, count: int) -> Tensor:

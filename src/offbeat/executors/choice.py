@@ -17,7 +17,7 @@ from offbeat.errors import ConfigError, DivergenceError, first_line
 from offbeat.executors.base import Executor, Task, arithmetic, threads
 from offbeat.executors.cpu_threads import cores
 from offbeat.executors.graphs import Graphs
-from offbeat.executors.probe import why_not_stackable
+from offbeat.executors.probe import why_no_pure_steps, why_not_stackable
 from offbeat.executors.processes import Processes
 from offbeat.executors.ray import Ray, missing
 from offbeat.executors.sequential import Sequential
@@ -88,7 +88,9 @@ def why_not(name: str, runtime: ClientRuntime) -> str | None:
     if name == "ray":
         return missing()
     if name == "graphs":
-        return _why_not_capturable(runtime) if gpu else "CUDA graphs need device = 'cuda'."
+        if not gpu:
+            return "CUDA graphs need device = 'cuda'."
+        return why_no_pure_steps(runtime.context.rule) or _why_not_capturable(runtime)
     if name == "processes" and (gpu or not hasattr(os, "sched_getaffinity")):
         return "it needs the cores of a CPU, and Linux."
     return None
@@ -98,7 +100,10 @@ def _fastest(runtime: ClientRuntime, together: int, rounds: int) -> tuple[str, d
     """Time the candidates; on a GPU uncompiled, which ranks a CNN and a ResNet the same and saves a minute."""
     gpu = runtime.context.device.type == "cuda"
     pair = ("vectorized", "graphs" if gpu else "sequential")
-    candidates = [name for name in pair if why_not(name, runtime) is None] or ["sequential"]
+    reasons = {name: why_not(name, runtime) for name in pair}
+    candidates = [name for name, reason in reasons.items() if reason is None] or ["sequential"]
+    if reasons["vectorized"] is not None:
+        _LOG.info("clients are not stacked: %s", reasons["vectorized"])
     if why_not("processes", runtime) is None and cores() > 1:
         candidates.append("processes")
     tasks = trial(runtime, together, TRIAL_STEPS)
@@ -111,13 +116,15 @@ def _fastest(runtime: ClientRuntime, together: int, rounds: int) -> tuple[str, d
         with contextlib.closing(_candidate(name, runtime)) as executor:
             try:
                 rates[name] = client_steps_per_second(executor, tasks)
-            except ConfigError:  # autograd does not work in child processes of this program
-                continue
+            except ConfigError:
+                if name != "processes":
+                    raise
+                continue  # autograd does not work in child processes of this program
         best = name if rates[name] > MIN_SPEEDUP * rates[best] else best
         if steps < SHORT_RUN[runtime.context.device.type] * rates[best]:
             break
     listed = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
-    _LOG.info("executor %s (client steps per second in a trial: %s)", best, listed)
+    _LOG.info("executor %s%s", best, f" (client steps per second in a trial: {listed})" if rates else "")
     return best, rates
 
 

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from offbeat.algorithms.network import Network
 from offbeat.algorithms.topology import rho
+from offbeat.client.batches import forward_slices
 from offbeat.client.local_step import clipped
 from offbeat.client.rules import State
 from offbeat.client.runtime import ClientRuntime
-from offbeat.client.training import Trained, forward_slices, seeded_generators
+from offbeat.client.training import Trained, seeded_generators
 from offbeat.errors import DivergenceError
 from offbeat.executors import gpu
 from offbeat.executors.base import Task, TrainingOutcome

@@ -13,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offbeat.client.batches import forward_slices
 from offbeat.client.context import TrainingContext
 from offbeat.client.local_step import LocalStepper
 from offbeat.client.rules import ClientRule, State
 from offbeat.client.runtime import ClientRuntime
-from offbeat.client.training import Plan, Trained, WorkItem, forward_slices, seeded_generators
+from offbeat.client.training import Plan, Trained, WorkItem, seeded_generators
 from offbeat.executors import gpu
 from offbeat.executors.base import Executor, Task
 from offbeat.executors.cpu_threads import StackThreads, cores, worker_count

@@ -2,7 +2,7 @@
 
 from offbeat.client.rules.adagrad import Adagrad
 from offbeat.client.rules.adam import Adam, AdamW
-from offbeat.client.rules.base import ClientRule, Number, State, steps_per_epoch
+from offbeat.client.rules.base import ClientRule, Number, State, checked_initial_state, steps_per_epoch
 from offbeat.client.rules.correction import Correction
 from offbeat.client.rules.dyn import Dyn
 from offbeat.client.rules.optimizer import LocalOptimizer
@@ -29,5 +29,6 @@ __all__ = [
     "Prox",
     "Scaffold",
     "State",
+    "checked_initial_state",
     "steps_per_epoch",
 ]

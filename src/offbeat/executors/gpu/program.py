@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offbeat.client.batches import forward_slices
 from offbeat.client.local_step import added, clipped
 from offbeat.client.rules import ClientRule, State
-from offbeat.client.training import forward_slices
 from offbeat.errors import first_line
 from offbeat.executors.gpu import triton_support
 from offbeat.executors.gpu.capture import aligned, captured
