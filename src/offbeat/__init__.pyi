@@ -20,6 +20,7 @@ from offbeat.client.rules import Adagrad as Adagrad
 from offbeat.client.rules import Adam as Adam
 from offbeat.client.rules import AdamW as AdamW
 from offbeat.client.rules import ClientRule as ClientRule
+from offbeat.client.rules import TorchOptimizer as TorchOptimizer
 from offbeat.compression import Compression as Compression
 from offbeat.data import Dataset as Dataset
 from offbeat.data import augment as _augment

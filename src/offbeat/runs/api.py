@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from offbeat.algorithms import Algorithm
+from offbeat.client.rules import as_client_rule
 from offbeat.data import Augment, Dataset, Partition, Source
 from offbeat.errors import ConfigError, RunFolderError, nearest
 from offbeat.models import Model
@@ -98,6 +99,8 @@ def run(
         settings["evaluation"] = evaluation
     if task is not None:
         settings["task"] = _task(task)
+    if "client" in settings:
+        settings["client"] = as_client_rule(settings["client"])
     experiment = Experiment(
         data=data,
         model=model if isinstance(model, Model) else CustomModel(make=model),

@@ -13,6 +13,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, cast, get_args
 
 import tomli_w
+from torch.optim import Optimizer
 
 from offbeat.algorithms import (
     AGGREGATORS,
@@ -27,7 +28,15 @@ from offbeat.algorithms import (
     Topology,
 )
 from offbeat.cache import CACHES, UpdateCache
-from offbeat.client.rules import CLIENT_RULES, LOCAL_OPTIMIZERS, ClientRule, Correction, LocalOptimizer
+from offbeat.client.rules import (
+    CLIENT_RULES,
+    LOCAL_OPTIMIZERS,
+    ClientRule,
+    Correction,
+    LocalOptimizer,
+    TorchOptimizer,
+)
+from offbeat.client.rules.correction import no_pure_step
 from offbeat.compression import CODECS, Codec, Compression
 from offbeat.data import AUGMENTS, DATASETS, PARTITIONS, Augment, Partition, Source
 from offbeat.environment import (
@@ -228,6 +237,11 @@ def _custom(base: type, name: str, table: Table, path: str) -> Any:
         target = resolve(name)
         if isinstance(target, type) and issubclass(target, base) and issubclass(target, Options):
             return _build(target, table, path, siblings=("name",))
+        if base is ClientRule and isinstance(target, type) and issubclass(target, Optimizer):
+            options = {key: table.pop(key) for key in table.keys() - SHARED}
+            return _build(TorchOptimizer, {"optimizer": target, "options": options, **table}, path)
+        if base is LocalOptimizer:
+            raise ConfigError(no_pure_step(name))
         if base not in CUSTOM:
             raise ConfigError(f"{name!r} is not a subclass of {base.__module__}.{base.__name__}", key="name")
         return CUSTOM[base](make=target, options=table)
@@ -315,9 +329,11 @@ def describe(options: Options) -> Table:
         return {"name": name_of(custom.make), **custom.options}
     if kinds is not None:
         table["name"] = next((name for name, kind in kinds.items() if type(options) is kind), name_of(type(options)))
+    if isinstance(options, TorchOptimizer):
+        table |= {"name": name_of(options.optimizer), **options.options}
     for field in fields(cast("Any", options)):
         value = getattr(options, field.name)
-        if value is None:
+        if value is None or (isinstance(options, TorchOptimizer) and field.name not in SHARED):
             continue
         table[field.name] = describe(value) if is_dataclass(value) and isinstance(value, Options) else plain(value)
     if isinstance(options, Correction):  # its own options next to its optimizer's

@@ -9,6 +9,7 @@ from offbeat.client.rules.optimizer import LocalOptimizer
 from offbeat.client.rules.prox import Prox
 from offbeat.client.rules.scaffold import Scaffold
 from offbeat.client.rules.sgd import SGD
+from offbeat.client.rules.torch_optimizer import TorchOptimizer, as_client_rule
 
 LOCAL_OPTIMIZERS: dict[str, type[LocalOptimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "adagrad": Adagrad}
 
@@ -29,6 +30,8 @@ __all__ = [
     "Prox",
     "Scaffold",
     "State",
+    "TorchOptimizer",
+    "as_client_rule",
     "checked_initial_state",
     "steps_per_epoch",
 ]

@@ -29,6 +29,8 @@ class Correction(ClientRule):
     elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.optimizer, LocalOptimizer):
+            raise ConfigError(no_pure_step(self.optimizer), key="optimizer")
         super().__post_init__()
         for entry in fields(ClientRule):
             default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
@@ -64,3 +66,11 @@ class Correction(ClientRule):
         if self.weight_decay and not self.optimizer.decoupled:
             g = g.add(y, alpha=self.weight_decay)
         return self._descent.update(y, self.corrected(g, y, x, state), lr, state)
+
+
+def no_pure_step(optimizer: object) -> str:
+    """Return why an optimizer that is not a `LocalOptimizer` cannot be that of a correction."""
+    return (
+        f"{optimizer!r:.80} has no pure step, which a correction needs to change the gradient: use SGD, Adam, AdamW, "
+        "Adagrad or another LocalOptimizer, or add the correction to the loss in a loop of your own (ClientRule.train)"
+    )
