@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support import gone, running
-from tests.support.pooled import RULES, Failing, Small, federated, jobs, same, work
+from tests.support.pooled import LOOPS, RULES, Failing, Small, federated, jobs, same, work
 from torch import Tensor
 
 import offbeat as ob
@@ -56,7 +56,7 @@ def pids(executor: Processes) -> list[int]:
     return [worker.pid for worker in executor.backend.workers]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", [*RULES, *LOOPS], ids=lambda rule: type(rule).__name__)
 @pytest.mark.parametrize("most", [1, 3])
 def test_the_same_bits_as_sequential(rule: ClientRule, most: int, processes: Callable[..., Processes]) -> None:
     topk = Compression(upload=TopK(rate=0.1), error_feedback=True)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support import gone, interrupt_after
-from tests.support.pooled import RULES, Failing, Small, federated, jobs, same, work
+from tests.support.pooled import LOOPS, RULES, Failing, Small, federated, jobs, same, work
 from tests.support.ray_settings import SETTINGS
 from torch import Tensor, nn
 
@@ -109,7 +109,7 @@ def equal_state(one: ClientRuntime, other: ClientRuntime) -> bool:
 def test_the_same_bits_as_sequential(small: Ray) -> None:
     """A model with convolutions and dropout, every client rule, error feedback, five runs at once, client state."""
     topk, data = Compression(upload=TopK(rate=0.1), error_feedback=True), federated()
-    works, twins = ([work(rule, data=data, compression=topk) for rule in RULES] for _ in range(2))
+    works, twins = ([work(rule, data=data, compression=topk) for rule in [*RULES, *LOOPS]] for _ in range(2))
     plain = EXECUTORS["sequential"](works[0])
     for seed in range(2):  # the second time with the clients' state of the first
         assert all_same(plain.train_all(tasks_of(works, seed)), small.train_all(tasks_of(twins, seed)))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.support import interrupt_after
 from tests.support.experiments import experiment
+from tests.support.local_loops import Distill, Remembering
 
 import offbeat as ob
 from offbeat.aggregation import Private, TrimmedMean
@@ -67,6 +68,19 @@ EXACT: dict[str, dict[str, Any]] = {
     "private noise": {
         "algorithm": ob.algorithms.FedAdam(aggregator=Private(clip=0.5, noise_multiplier=0.3)),
         "scheduler": ob.Continuous(concurrency=4, buffer=3),
+    },
+    "a loop of its own with state, updates that are rejected": {
+        "client": Distill(lr=0.01, steps=3, batch_size=8),
+        "compression": ob.Compression(upload=TopK(rate=0.2), error_feedback=True),
+        "validation": ob.UpdateValidator(max_staleness=0),
+    },
+    "state of several shapes": {
+        "client": Remembering(lr=0.02, steps=3, batch_size=8, schedule=ob.schedules.InverseDecay()),
+        "validation": ob.UpdateValidator(max_staleness=1),
+        "executor": "vectorized",
+    },
+    "a class of torch": {
+        "client": ob.TorchOptimizer(torch.optim.NAdam, lr=0.01, steps=3, batch_size=8, betas=(0.8, 0.9)),
     },
     "aced, devices that leave": {
         "algorithm": ob.algorithms.ACED(max_age=5),

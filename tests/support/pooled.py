@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.support.local_loops import Distill, Remembering
 from torch import Tensor, nn
 
 from offbeat.client.context import TrainingContext
-from offbeat.client.rules import SGD, ClientRule, Dyn, Prox, Scaffold, State
+from offbeat.client.rules import SGD, ClientRule, Dyn, Prox, Scaffold, State, TorchOptimizer
 from offbeat.client.runtime import ClientRuntime
 from offbeat.data import PartitionedDataset, from_arrays
 from offbeat.errors import ConfigError
@@ -26,6 +27,11 @@ RULES = [
     Prox(lr=0.1, epochs=1, batch_size=5, mu=0.5),
     Scaffold(lr=0.1, epochs=2, batch_size=8, weight_decay=1e-2),
     Dyn(lr=0.1, epochs=2, batch_size=8, alpha=0.2),
+    Remembering(lr=0.05, epochs=2, batch_size=8),
+]
+LOOPS = [
+    Distill(lr=0.01, epochs=2, batch_size=8),
+    TorchOptimizer(torch.optim.RMSprop, lr=0.01, steps=3, batch_size=8, clip_norm=0.5),
 ]
 
 

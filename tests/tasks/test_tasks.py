@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.support.local_loops import PlainLoop, RaisesLater
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -333,17 +336,45 @@ class Raises(nn.Linear):
         return super().forward(x)
 
 
-def test_a_model_that_raises_ends_the_run_as_failed(tmp_path: pathlib.Path) -> None:
-    ended = []
+class Outcomes(ob.Callback):
+    """Keeps how a run ended."""
 
-    class Watch(ob.Callback):
-        def on_run_end(self, run: Any, outcome: Any) -> None:
-            ended.append(outcome)
+    def __init__(self) -> None:
+        self.ended: list[Any] = []
 
-    Raises.calls = 0
-    with pytest.raises(ZeroDivisionError):
-        ob.run(**settings("regression", model=lambda: Raises(5, 1), callbacks=[Watch()], out=tmp_path / "run"))
-    status = (tmp_path / "run" / "status.json").read_text()
-    assert '"failed"' in status
-    assert "ZeroDivisionError: broken model" in status
-    assert ended[0].state == "failed"
+    def on_run_end(self, run: Any, outcome: Any) -> None:
+        self.ended.append(outcome)
+
+
+class DivergesLater(PlainLoop):
+    """Ends its later jobs with a weight that is not finite."""
+
+    def train(self, model: nn.Module, batches: Any, job: Any) -> None:
+        super().train(model, batches, job)
+        if job.version > 4:
+            next(model.parameters()).data.fill_(float("inf"))
+
+
+@pytest.mark.parametrize("executor", ["sequential", "processes"])
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"model": lambda: Raises(5, 1)}, ZeroDivisionError, "broken model"),
+        ({"client": RaisesLater(lr=0.1)}, ZeroDivisionError, "broken loop"),
+        ({"client": DivergesLater(lr=0.1)}, ob.DivergenceError, r"client \d diverged while training from version 5"),
+    ],
+    ids=["model", "loop", "divergence"],
+)
+def test_a_model_or_a_loop_that_raises_ends_the_run_as_failed(
+    change: dict[str, Any], error: type[Exception], message: str, executor: str, tmp_path: pathlib.Path
+) -> None:
+    Raises.calls, outcomes, folder = 0, Outcomes(), tmp_path / "run"
+    with pytest.raises(error, match=message):
+        ob.run(**settings("regression", callbacks=[outcomes], out=folder, executor=executor, **change))
+    status = json.loads((folder / "status.json").read_text())
+    assert status["state"] == "failed"
+    name = "" if issubclass(error, ob.OffbeatError) else f"{error.__name__}: "
+    assert re.match(name + message, status["error"])
+    (ended,) = outcomes.ended
+    assert (ended.state, type(ended.error)) == ("failed", error)
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) > 1, "in the middle of the run"
