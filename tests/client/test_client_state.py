@@ -59,6 +59,10 @@ def test_a_job_starts_with_the_stored_state_or_the_initial_one_of_its_own_model(
     assert again["taken"].tolist() == [runtime.context.steps(2)]
     assert again["memory"] is runtime.state.rows["memory"][2]
     assert runtime.begin(jobs(runtime)[3])["taken"].tolist() == [0]
+    runtime.state.set("taken", 3, torch.tensor([7]))  # a rule may return a part of its state
+    partly = runtime.begin(jobs(runtime)[3])
+    assert partly["taken"].tolist() == [7]
+    assert torch.equal(partly["matrix"], torch.eye(2, 3))
 
 
 @dataclass(kw_only=True, frozen=True)
