@@ -76,6 +76,7 @@ PRINTS = {command: (block, expected) for block in CONSOLES for command, expected
 ENDS = {  # patterns that the output must match for the text to be true
     "stragglers": r"FedAvg, cohorts of 20 .* never .*CA²FL, every 10th arrival +9\d\.\d% +\d+ \(2/2\)",
     "custom_algorithm": r"FedBuff +accuracy +[1-7]\d\.\d%.*MedianBuff +accuracy +9\d\.\d%",
+    "custom_loop": r"SGD +accuracy +7\d\.\d%.*not-true distillation +accuracy +8\d\.\d%",
     "unavailable": r"FedAvg +0 +0 .*MIFA +9\d +9\d .*MIFA, 4 bit +9\d +9\d ",
 }
 
