@@ -86,10 +86,12 @@ def test_client_rules_codecs_and_caches_in_a_deployment(case: str, tmp_path: pat
     assert bytes_up == pytest.approx(expected.get(case, uncompressed), abs=250), "heads of payloads are small"
 
 
-def test_a_deployment_with_one_client_equals_the_simulation(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("client", ["sgd", "torch.optim:RMSprop", "tests.support.local_loops:Distill"])
+def test_a_deployment_with_one_client_equals_the_simulation(client: str, tmp_path: pathlib.Path) -> None:
     """With one client, the order of arrivals cannot differ."""
     text = toml('[algorithm]\nname = "fedasync"\n[scheduler]\nname = "per-arrival"\nconcurrency = 1\n')
-    text = text.replace("clients = 4", "clients = 1")
+    text = text.replace("clients = 4", "clients = 1").replace('name = "sgd"', f'name = "{client}"')
+    assert client in text
     deployed = serve(parse(tomllib.loads(text)), grid(text, 1), tmp_path / "run")
     simulated = execute(parse(tomllib.loads('executor = "sequential"\n' + text)))
     assert torch.equal(deployed.x, simulated.x)

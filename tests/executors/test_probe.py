@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -58,11 +58,19 @@ class OneMean(Remembering):
         return {}, {name: state[name] for name in self.client_state} | {"matrix": state["matrix"] + y.mean()}
 
 
+@dataclass(kw_only=True, frozen=True)
+class Tabled(SGD):
+    """A rule with a field that has no hash."""
+
+    table: dict[str, float] = field(default_factory=dict)
+
+
 CASES: list[tuple[ClientRule, str]] = [
     (PlainLoop(), "the client rule PlainLoop trains in a loop of its own, one client after the other."),
     (OneCounter(), r"OneCounter cannot be stacked: the shape of the state 't' is \[1\] for two clients, not \[2, 1\]."),
-    (Normalized(), "Normalized cannot be stacked: y depends on the other clients of the stack."),
+    (Normalized(), "Normalized cannot be stacked: y depends on the other clients, or on chance."),
     (OneRate(), r"OneRate cannot take the steps of two clients at once: add\(\)"),
+    (Tabled(), r"Tabled has a field without a hash \(unhashable type: 'dict'\): use field\(hash=False\), or a tuple."),
     (OneMean(), "OneMean cannot be stacked: the client state 'matrix' depends on the other clients"),
 ]
 

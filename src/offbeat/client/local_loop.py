@@ -40,6 +40,7 @@ class LocalJob:
 
     Args:
         context: The training context.
+        rule: The client rule.
         job: The job.
         client_state: The client's stored tensors.
     """

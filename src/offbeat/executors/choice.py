@@ -68,7 +68,8 @@ def choose(choice: Choice, runtime: ClientRuntime, together: int, rounds: int) -
     setting = (
         str(runtime.context.module),
         runtime.context.layout.fingerprint,
-        runtime.context.rule,
+        type(runtime.context.rule),
+        str(runtime.context.rule),  # the fields of a user's rule need not be hashable
         runtime.context.device,
         runtime.context.precision,
         together,

@@ -77,6 +77,10 @@ def why_steps_not_stackable(context: TrainingContext) -> str | None:
     if extension is not None:
         extension.start(x, context.data.clients)
     sent = dict(extension.extra()) if extension is not None else {}
+    try:
+        hash(rule)
+    except TypeError as error:
+        return f"the client rule {name} has a field without a hash ({error}): use field(hash=False), or a tuple."
     xs, rates = [x, 1.01 * x + 0.01], x.new_tensor([[0.5 * rule.lr], [rule.lr]])
     try:
         own = [checked_initial_state(rule, each) for each in xs]
@@ -91,7 +95,7 @@ def why_steps_not_stackable(context: TrainingContext) -> str | None:
             return f"the client rule {name} cannot be stacked: the shape of {what} is {shapes}."
         # Up to the rounding of a stack: float32 has seven digits.
         if not torch.allclose(value.double(), torch.stack(expected), rtol=1e-3, atol=1e-4, equal_nan=True):
-            return f"the client rule {name} cannot be stacked: {what} depends on the other clients of the stack."
+            return f"the client rule {name} cannot be stacked: {what} depends on the other clients, or on chance."
     return None
 
 
@@ -110,13 +114,13 @@ def why_not_stackable(context: TrainingContext) -> str | None:
         return reason
     if context.data.dataset.reader is not None:
         return "its examples are read when they are needed, one client after the other."
-    if (reason := why_steps_not_stackable(context)) is not None:
-        return reason
     context.module.train()
     x = context.layout.read(context.module)
     batches, _ = context.plans([Job(0, 0, 0, x, 1, 0)])
     batch = torch.from_numpy(batches[0, :, :1]).to(context.device).expand(2, 2, *batches.shape[3:])
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
+        if (reason := why_steps_not_stackable(context)) is not None:
+            return reason
         if mixes_examples(context, except_batch_norm=True):
             return "it mixes the examples of a batch, so that padding would affect the result."
         try:
