@@ -32,6 +32,7 @@ NEEDS = {  # modules of optional dependencies
     "devices.md": ("flwr",),
     "flower.md": ("flwr",),
     "privacy.md": ("dp_accounting",),
+    "transformers.md": ("transformers",),
     "tracking.md": ("tensorboard", "mlflow", "wandb"),
 }
 
@@ -77,6 +78,8 @@ ENDS = {  # patterns that the output must match for the text to be true
     "stragglers": r"FedAvg, cohorts of 20 .* never .*CA²FL, every 10th arrival +9\d\.\d% +\d+ \(2/2\)",
     "custom_algorithm": r"FedBuff +accuracy +[1-7]\d\.\d%.*MedianBuff +accuracy +9\d\.\d%",
     "custom_loop": r"SGD +accuracy +7\d\.\d%.*not-true distillation +accuracy +8\d\.\d%",
+    "gpt_shakespeare": r"version +0 +perplexity +[78]\d\.\d\d .*version +80 +perplexity +(?:1[0-3]|[1-3])\.\d\d ",
+    "hugging_face_lora": r"all weights .*→ +[89]\d\.\d%.*LoRA, rank 4 .*→ +[89]\d\.\d%",
     "unavailable": r"FedAvg +0 +0 .*MIFA +9\d +9\d .*MIFA, 4 bit +9\d +9\d ",
 }
 

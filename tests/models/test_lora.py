@@ -55,6 +55,8 @@ def test_the_given_module_stays_as_it_is_and_shares_its_frozen_weights() -> None
     assert all(torch.equal(value, before[name]) for name, value in given.state_dict().items())
     x = torch.randn(4, 6)
     torch.testing.assert_close(ob.lora(given)(x), given(x))
+    first, again = (ob.lora(given).get_parameter("0.down.weight") for _ in range(2))
+    assert torch.equal(first, again)
 
 
 def test_names_select_layers() -> None:

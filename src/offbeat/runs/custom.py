@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from offbeat.data import Dataset, Partition, Source, from_datasets
@@ -122,15 +123,19 @@ def lora(
         dropout: Dropout rate of the adapters' inputs.
 
     Returns:
-        A new module that shares its frozen weights with the given one; for a function, class or model of offbeat, a
-        model that adapts what is built.
+        A new module that shares its frozen weights with the given one, with the same adapters at each call. For a
+        function, class or model of offbeat: a model that adapts what is built, with adapters drawn by the run's seed.
 
     Raises:
         ConfigError: An option is not valid, or no layer has one of the names.
     """
     base = model if isinstance(model, Model) else CustomModel(make=model)
     adapted = LoRA(model=base, rank=rank, alpha=alpha, targets=tuple(targets), train=tuple(train), dropout=dropout)
-    return adapted.adapt(model) if isinstance(model, nn.Module) else adapted
+    if not isinstance(model, nn.Module):
+        return adapted
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return adapted.adapt(model)
 
 
 @dataclass(kw_only=True, frozen=True)
