@@ -21,6 +21,8 @@ from offbeat.executors.stacked_form import LARGEST_LOOSE, per_example
 from offbeat.messages import Job
 from offbeat.models import MLP
 from offbeat.random import key
+from offbeat.tasks.base import scores
+from offbeat.trees import call
 from offbeat.vectors import copied
 
 RULES = [SGD(lr=0.1, epochs=2, batch_size=4), AdamW(lr=0.01, epochs=2, batch_size=4)]
@@ -194,3 +196,29 @@ def test_a_mixed_layer_trains_its_bias_only() -> None:
 def test_modules_are_the_same_each_time() -> None:
     first, again = (torch.cat([p.flatten() for p in module("gpt, lora").parameters()]) for _ in range(2))
     assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("name", ["gpt, lora", "attention", "gpt2"])
+def test_autocast_computes_layers_in_low_precision(name: str) -> None:
+    """As torch's own layers do: a bias in full precision must not raise the precision of what follows."""
+    w = work(name, RULES[0])
+    w.context.module.float()
+    stack = Stack(w.context)
+    assert stack.form is not None
+    found: dict[str, list[torch.dtype]] = {}
+    for own, root in (("alone", w.context.module), ("stacked", stack.form.module)):
+        for kind, layer in root.named_modules():
+            if kind.endswith(("down", "qkv.base", "hidden_out", "across", "own", "c_attn", "c_proj")):
+                layer.register_forward_hook(
+                    lambda _, given, out, own=own: found.setdefault(own, []).append(
+                        (out[0] if isinstance(out, tuple) else out).dtype
+                    )
+                )
+    x, inputs = w.context.layout.read(w.context.module), w.context.first_inputs(4)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        alone = call(w.context.module, inputs)
+        stack.valid.set(torch.ones(2, 2))
+        stacked = stack.form(w.context.layout.unflatten(x.repeat(2, 1)), inputs)
+    assert found["stacked"] == found["alone"]
+    assert set(found["alone"]) == {torch.bfloat16}
+    torch.testing.assert_close(scores(stacked).float(), scores(alone).float(), rtol=0.05, atol=0.02)  # 8 bits
