@@ -11,7 +11,7 @@ import functools
 import hashlib
 import math
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,6 +85,19 @@ class Layout:
 def copied(module: nn.Module) -> nn.Module:
     """Return a deep copy of a module that shares its frozen parameters, which nothing changes."""
     return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
+
+
+def fixed_fingerprint(module: nn.Module, changing: Collection[str]) -> str:
+    """Return a hash of a module's tensors except for those with the given names, and those that are tied to them."""
+    tensors = module.state_dict(keep_vars=True)
+    moving = {id(tensors[name]) for name in changing if name in tensors}
+    found = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        if id(value) not in moving:
+            data = value.detach().cpu().reshape(-1).view(torch.uint8)  # NumPy has no bfloat16
+            found.update(name.encode())
+            found.update(data.numpy().data)
+    return found.hexdigest()
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

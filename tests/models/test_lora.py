@@ -19,6 +19,7 @@ from offbeat.models.lora import LowRankLinear
 from offbeat.runs import api
 from offbeat.runs.config import dump, parse
 from offbeat.runs.experiment import Experiment
+from offbeat.vectors import Layout, fixed_fingerprint
 
 
 def net() -> nn.Sequential:
@@ -146,6 +147,29 @@ def test_a_run_is_resumed_exactly(tmp_path: pathlib.Path) -> None:
         ob.run(**given, out=tmp_path / "cut", watch=interrupt_after(6))
     again = ob.run(**given, out=tmp_path / "cut", resume=True)
     assert torch.equal(again.x, whole.x)
+
+
+def test_a_run_with_another_frozen_base_is_not_resumed(tmp_path: pathlib.Path) -> None:
+    base = net()
+    with pytest.raises(KeyboardInterrupt):
+        ob.run(**settings(model=ob.lora(base, rank=2)), out=tmp_path / "cut", watch=interrupt_after(6))
+    with torch.no_grad():
+        base.get_parameter("0.weight")[0, 0] += 1e-3
+    with pytest.raises(ob.RunFolderError, match="the config or the model has changed"):
+        ob.run(**settings(model=ob.lora(base, rank=2)), out=tmp_path / "cut", resume=True)
+
+
+def test_tied_weights_and_any_dtype_have_a_fingerprint() -> None:
+    """Tied weights are part of x under both names."""
+    first, other = (GPT(width=8, depth=1, heads=2).build((6,), 5, 5) for _ in range(2))
+    names = Layout.of(first).names
+    assert fixed_fingerprint(first, names) == fixed_fingerprint(other, names)
+    halves = [ob.lora(net().to(torch.bfloat16), rank=2) for _ in range(2)]
+    names = Layout.of(halves[0]).names
+    assert fixed_fingerprint(halves[0], names) == fixed_fingerprint(halves[1], names)
+    with torch.no_grad():
+        halves[1].get_parameter("2.base.bias")[0] += 1
+    assert fixed_fingerprint(halves[0], names) != fixed_fingerprint(halves[1], names)
 
 
 def test_toml(tmp_path: pathlib.Path) -> None:

@@ -20,7 +20,7 @@ from offbeat.random import stream
 from offbeat.server.extensions import BUFFERS
 from offbeat.tasks import Classification, Task
 from offbeat.trees import Tree, call, map_tensors
-from offbeat.vectors import Layout, copied
+from offbeat.vectors import Layout, copied, fixed_fingerprint
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -61,6 +61,11 @@ class TrainingContext:
     def steps(self, client: int) -> int:
         """Return the number of local steps that the rule prescribes for a client's data."""
         return self.rule.local_steps(self.data.size(client))
+
+    @functools.cached_property
+    def fixed_fingerprint(self) -> str:
+        """A hash of everything in the module that is not part of x: frozen parameters and constant buffers."""
+        return fixed_fingerprint(self.module, (*self.layout.names, *self.buffers.names))
 
     def received_buffers(self, extra: dict[str, Tensor]) -> Tensor | None:
         """Take the running statistics (…, b) out of what clients received, as their modules store them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import pathlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -58,14 +57,10 @@ class Assembly:
         if attack is not None and attack.poisons_labels and self.attackers:
             return None  # the labels depend on the run's attackers
         context, module = self.context, self.context.module
-        fixed = hashlib.sha256()  # everything that is not part of x must be equal
-        for name, value in sorted(module.state_dict().items()):
-            if name not in context.layout.names + context.buffers.names:
-                fixed.update(name.encode() + value.cpu().numpy().tobytes())
         return (
             self.executor_name, str(context.device), context.precision, context.augment, id(context.data.dataset),
             context.task.pool_key,
-            str(module), context.layout.fingerprint, fixed.hexdigest(),
+            str(module), context.layout.fingerprint, context.fixed_fingerprint,
         )  # fmt: skip
 
     def server_settings(self, folder: pathlib.Path | None = None) -> ServerSettings:

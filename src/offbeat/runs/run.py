@@ -298,7 +298,8 @@ class Run:
     def identity(self) -> str:
         """Return a hash of config and model, with which a checkpoint must agree."""
         context = self.assembly.context
-        return self.records.identity(context.layout.fingerprint + context.buffers.fingerprint)
+        layouts = context.layout.fingerprint + context.buffers.fingerprint
+        return self.records.identity(layouts + context.fixed_fingerprint)
 
     def _checkpoint(self) -> None:
         assert self.folder
