@@ -13,7 +13,10 @@ from offbeat_bench import shapes
 def test_each_case_prints_a_line_per_executor() -> None:
     found = list(shapes.lines(["lora", "convmixer"], ["sequential", "vectorized"], "cpu", "tf32", 0.0, 1, small=True))
     assert len(found) == 6
-    assert re.match(r"lora: 5,360 parameters \(0 MiB\), 512 trained, 16 clients × batch 8, cpu, tf32$", found[0])
+    assert found[0] == (
+        "lora: 5,360 parameters, 512 trained, 16 clients × batch 8, cpu, tf32; "
+        "0 MiB frozen, 0.0 MiB trained by all clients"
+    )
     for line in (found[1], found[2], found[4], found[5]):
         assert re.match(r"  (sequential|vectorized) +[\d,.]+ client-steps/s \([\d,.]+ – [\d,.]+\), [\d.]+ × the", line)
 

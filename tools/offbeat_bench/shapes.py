@@ -124,10 +124,11 @@ def lines(
         case, first = CASES[name], 0.0
         work = case.runtime(device, precision, small)
         module, trained = work.context.module, work.context.layout.dim
-        weights = sum(p.nbytes for p in module.parameters())
+        frozen = sum(p.nbytes for p in module.parameters() if not p.requires_grad)
         yield (
-            f"{name}: {sum(p.numel() for p in module.parameters()):,} parameters ({weights / 2**20:,.0f} MiB), "
-            f"{trained:,} trained, {case.clients} clients × batch {case.batch}, {device}, {precision}"
+            f"{name}: {sum(p.numel() for p in module.parameters()):,} parameters, {trained:,} trained, "
+            f"{case.clients} clients × batch {case.batch}, {device}, {precision}; {frozen / 2**20:,.0f} MiB frozen, "
+            f"{4 * trained * case.clients / 2**20:,.1f} MiB trained by all clients"
         )
         for executor in executors:
             if device == "cuda":
