@@ -26,6 +26,7 @@ from offbeat.data import Dataset as Dataset
 from offbeat.data import augment as _augment
 from offbeat.data import from_arrays as from_arrays
 from offbeat.data import from_datasets as from_datasets
+from offbeat.data import from_hugging_face as from_hugging_face
 from offbeat.data import partitions as partitions
 from offbeat.data import sources as _sources
 from offbeat.environment import Environment as Environment

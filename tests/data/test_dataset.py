@@ -175,7 +175,7 @@ def test_owners_are_one_integer_a_training_example() -> None:
     assert from_arrays(x, [0, 1, 0], x, [0, 1, 0]).owners is None
     with pytest.raises(DataError, match=r"owners: one integer per training example .* of \[2\] for 3 examples"):
         from_arrays(x, [0, 1, 0], x, [0, 1, 0], owners=[5, 5])
-    with pytest.raises(DataError, match=r"owners: integers expected, got torch\.float32"):
+    with pytest.raises(DataError, match=r"owners: integers expected, got torch\.float64"):
         from_arrays(x, [0, 1, 0], x, [0, 1, 0], owners=[0.5, 1.0, 2.0])
 
 

@@ -134,6 +134,6 @@ def test_wrong_data_sets_get_a_clear_message() -> None:
     with pytest.raises(ob.DataError, match="a batch is Tensor; expected"):
         ob.run(**settings(ob.from_datasets([torch.ones(4)] * 8, lazy=True, classes=2)))
     with pytest.raises(ob.DataError, match="pass lazy=True"):
-        ob.from_datasets(Numbers(4), collate=padded)
+        ob.from_datasets(Numbers(4), labels=[0, 1, 0, 1])
     with pytest.raises(ob.DataError, match="examples cannot be read: IndexError"):
         Reader([1]).read([5], 0)

@@ -4,6 +4,7 @@ from offbeat.data.augment import AUGMENTS, Augment, CropFlip
 from offbeat.data.create import from_arrays, from_datasets
 from offbeat.data.dataset import Dataset, PartitionedDataset
 from offbeat.data.files import data_dir
+from offbeat.data.huggingface import from_hugging_face
 from offbeat.data.partitions import IID, Dirichlet, LabelShards, Natural, Partition, QuantitySkew
 from offbeat.data.population import Population, Sampled
 from offbeat.data.sources import CIFAR10, DATASETS, MNIST, Digits, FashionMNIST, Shakespeare, Source, Synthetic
@@ -46,4 +47,5 @@ __all__ = [
     "data_dir",
     "from_arrays",
     "from_datasets",
+    "from_hugging_face",
 ]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sized
+import operator
+from collections.abc import Iterable, Sized
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
 
+from offbeat.data.convert import as_inputs, as_labels, as_tensor, stacked
 from offbeat.data.dataset import Dataset
 from offbeat.data.lazy import Collate, Reader
 from offbeat.data.preparing import preparing
-from offbeat.errors import DataError
-from offbeat.trees import Tree
+from offbeat.errors import DataError, first_line
+from offbeat.trees import Tree, map_tensors
 
 
 def from_arrays(
@@ -43,27 +44,18 @@ def from_arrays(
     Raises:
         DataError: The arrays do not fit together.
     """
-
-    def inputs(values: Any) -> Tree:
-        if isinstance(values, Mapping | tuple):
-            return _tree(values)
-        t = torch.as_tensor(values)
-        if vocabulary is not None and not t.is_floating_point():
-            return t if t.dtype == torch.uint8 else t.to(torch.int64)
-        return t if t.dtype == torch.uint8 else t.to(torch.float32)
-
     if (test_x is None) != (test_y is None):
         raise DataError("test data: give both test_x and test_y, or neither")
-    trees = [_labels(each) for each in (y, test_y) if each is not None]
-    if classes is None and all(_are_class_labels(labels) for labels in trees):
+    trees = [as_labels(each, name) for each, name in ((y, "y"), (test_y, "test_y")) if each is not None]
+    if classes is None and all(_may_be_classes(labels) for labels in trees):
         classes = max((int(labels.max()) + 1 for labels in trees if labels.numel()), default=0)
-    owners_ = None if owners is None else torch.as_tensor(owners)
+    owners_ = None if owners is None else as_tensor(owners, "owners")
     if owners_ is not None and owners_.is_floating_point():
         raise DataError(f"owners: integers expected, got {owners_.dtype}")
     return Dataset(
-        x=inputs(x),
+        x=as_inputs(x, "x", vocabulary is not None),
         y=trees[0],
-        test_x=None if test_x is None else inputs(test_x),
+        test_x=None if test_x is None else as_inputs(test_x, "test_x", vocabulary is not None),
         test_y=None if test_x is None else trees[1],
         classes=classes,
         vocabulary=vocabulary,
@@ -71,26 +63,9 @@ def from_arrays(
     )
 
 
-def _tree(values: Any) -> Tree:
-    """Return arrays as tensors: floats in single precision, integers as int64."""
-    if isinstance(values, Mapping):
-        return {str(name): _tree(value) for name, value in values.items()}
-    if isinstance(values, tuple):
-        return tuple(_tree(value) for value in values)
-    t = torch.as_tensor(values)
-    if t.is_floating_point():
-        return t.to(torch.float32)
-    return t if t.dtype == torch.bool else t.to(torch.int64)
-
-
-def _labels(values: Any) -> Tree:
-    """Return labels as tensors; several uint8 labels per example stay as they are, in an eighth of the memory."""
-    t = None if isinstance(values, Mapping | tuple) else torch.as_tensor(values)
-    return t if t is not None and t.dtype == torch.uint8 and t.ndim > 1 else _tree(values)
-
-
-def _are_class_labels(labels: Tree) -> bool:
-    return isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
+def _may_be_classes(labels: Tree) -> bool:
+    one_integer = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
+    return one_integer and (not labels.numel() or int(labels.min()) >= 0)
 
 
 class Pairs(Protocol):
@@ -118,7 +93,8 @@ def from_datasets(
         classes: Number of classes; by default the largest label plus one.
         lazy: Read examples when they are needed instead of once into memory. This is necessary for datasets that
             transform their examples at random, or do not fit into memory.
-        collate: Turns a list of examples into (inputs, labels), such as one that pads sequences; only with `lazy`.
+        collate: Turns a list of examples into (inputs, labels), such as one that pads sequences: all examples at once,
+            or with `lazy` those of a batch. By default examples of the same shape are stacked.
         labels: The class label of each training example, for partitions by label; only with `lazy`. By default the
             `targets` of the dataset, if it has any.
 
@@ -126,43 +102,69 @@ def from_datasets(
         The dataset.
 
     Raises:
-        DataError: The dataset is empty, or it transforms its examples at random and `lazy` is not set.
+        DataError: The dataset is empty, cannot be read, or transforms its examples at random and `lazy` is not set.
     """
+    reader = Reader(train, test, collate or stacked)
     if lazy:
-        return _lazy(train, test, classes, Reader(train, test, collate or default_collate), labels)
-    if collate is not None or labels is not None:
-        raise DataError("collate and labels are for data that is read lazily; pass lazy=True")
-    if isinstance(train, Sized) and hasattr(train, "__getitem__") and len(train) and Reader(train).is_random():
+        return _lazy(reader, classes, labels)
+    if labels is not None:
+        raise DataError("labels are for data that is read lazily; pass lazy=True")
+    if isinstance(train, Sized) and hasattr(train, "__getitem__") and len(train):
+        reject_random(reader)
+    examples = _read(train)
+    x, y = reader.batch(examples + (_read(test) if test is not None else []))  # together: padded to the same length
+    if test is None:
+        return from_arrays(x, y, classes=classes)
+    halves = (map_tensors(operator.itemgetter(part), (x, y)) for part in _halves(len(examples)))
+    (x, y), (test_x, test_y) = halves
+    return from_arrays(x, y, test_x, test_y, classes=classes)
+
+
+def reject_random(reader: Reader) -> None:
+    """Raise a `DataError` if reading an example again gives something else."""
+    if reader.is_random():
         raise DataError(
             "the dataset transforms its examples at random; reading it into memory would freeze the transformation. "
             "Pass lazy=True to read examples anew in every step, or use augment=…"
         )
 
-    def stack(items: Pairs | Iterable[Any]) -> tuple[Tensor, Tensor]:
-        # Index by length where possible: a map-style Dataset need not raise IndexError at its end.
-        iterator = iter(items) if isinstance(items, Iterable) else (items[i] for i in range(len(items)))
-        pairs = []
-        with preparing("examples", len(items) if isinstance(items, Sized) else None) as report:
-            for pair in iterator:
-                pairs.append(pair)
-                report(len(pairs))
-        if not pairs:
-            raise DataError("the dataset is empty")
-        return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
 
-    test_x, test_y = stack(test) if test is not None else (None, None)
-    return from_arrays(*stack(train), test_x, test_y, classes=classes)
+def _halves(count: int) -> tuple[slice, slice]:
+    return slice(None, count), slice(count, None)
 
 
-def _lazy(train: Any, test: Any, classes: int | None, reader: Reader, labels: Any) -> Dataset:
+def _read(items: Pairs | Iterable[Any]) -> list[Any]:
+    """Read all examples. By length where possible: a map-style data set need not raise IndexError at its end."""
+    iterator = iter(items) if isinstance(items, Iterable) else (items[i] for i in range(len(items)))
+    examples: list[Any] = []
+    with preparing("examples", len(items) if isinstance(items, Sized) else None) as report:
+        try:
+            for example in iterator:
+                examples.append(example)
+                report(len(examples))
+        except Exception as error:  # a user's data set may raise anything
+            raise DataError(
+                f"example {len(examples)} cannot be read: {type(error).__name__}: {first_line(error)}"
+            ) from error
+    if not examples:
+        raise DataError("the dataset is empty")
+    return examples
+
+
+def _lazy(reader: Reader, classes: int | None, labels: Any) -> Dataset:
+    train, test = reader.train, reader.test
     if not isinstance(train, Sized) or not len(train):
         raise DataError("lazy reading needs a map-style dataset with a length, and at least one example")
-    labels = getattr(train, "targets", None) if labels is None else labels
-    y = torch.zeros(len(train), dtype=torch.int64) if labels is None else torch.as_tensor(labels).to(torch.int64)
-    if labels is not None and classes is None:
+    known = getattr(train, "targets", None) if labels is None else labels
+    y = None if known is None else as_labels(known, "labels")
+    if y is not None and not _may_be_classes(y):
+        if labels is not None:
+            raise DataError("labels: one class per example expected, as an integer from 0")
+        y = None  # the targets of another task
+    if y is not None and classes is None:
         classes = int(y.max()) + 1
     positions = None if test is None else torch.arange(len(test))
     return Dataset(
-        x=torch.arange(len(train)), y=y, test_x=positions, test_y=positions, classes=classes,
-        reader=reader, labeled=labels is not None,
+        x=torch.arange(len(train)), y=torch.zeros(len(train), dtype=torch.int64) if y is None else y,
+        test_x=positions, test_y=positions, classes=classes, reader=reader, labeled=y is not None,
     )  # fmt: skip

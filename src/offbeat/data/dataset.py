@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offbeat.data.convert import scaled
 from offbeat.data.lazy import Reader
 from offbeat.errors import DataError
 from offbeat.trees import Tree, describe, map_tensors, size, tensors
@@ -46,6 +47,8 @@ class Dataset:
     """Whether `y` holds the labels; False if they are known only to the reader."""
     owners: Tensor | None = None
     """Owner of each training example as an integer, if the data provides one. The partition `natural` uses it."""
+    table: Any = None
+    """The Hugging Face data set of the training examples, if there is one; Flower's partitioners read its columns."""
 
     def __post_init__(self) -> None:
         splits = [("training", self.x, self.y)]
@@ -123,7 +126,7 @@ class Dataset:
             return raw
         if self.vocabulary is not None:
             return raw.long()
-        x = raw.float() / 255 if raw.dtype == torch.uint8 else raw
+        x = scaled(raw)
         if self.mean is None or self.std is None:
             return x
         return (x - self._per_channel(x, self.mean)) / self._per_channel(x, self.std)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
 
+from offbeat.data.convert import as_inputs, as_labels, scaled, stacked, standard
 from offbeat.errors import DataError, first_line
 from offbeat.trees import Tree, tensors
 
@@ -29,12 +29,12 @@ class Reader:
     Args:
         train: A map-style data set of (input, label) pairs, or of whatever `collate` accepts.
         test: A data set of the same kind, or None.
-        collate: Turns a list of examples into (inputs, labels); `torch.utils.data.default_collate` when left out.
+        collate: Turns a list of examples into (inputs, labels); examples of the same shape are stacked when left out.
     """
 
     train: Any
     test: Any = None
-    collate: Collate = default_collate
+    collate: Collate = stacked
 
     def read(self, index: Sequence[int], seed: int, *, test: bool = False) -> tuple[Tree, Tree]:
         """Return the inputs and labels of some examples.
@@ -50,10 +50,33 @@ class Reader:
         source = self.test if test else self.train
         with seeded(seed):
             try:
-                batch = self.collate([source[i] for i in index])
+                examples = [source[i] for i in index]
             except Exception as error:  # a user's data set may raise anything
                 raise DataError(f"examples cannot be read: {type(error).__name__}: {first_line(error)}") from error
-        return _pair(batch)
+            inputs, labels = self.batch(examples)
+        return scaled(inputs), standard(labels)
+
+    def batch(self, examples: list[Any]) -> tuple[Tree, Tree]:
+        """Return the inputs and labels of examples.
+
+        Raises:
+            DataError: `collate` fails, or does not return inputs and labels of so many examples.
+        """
+        try:
+            batch = self.collate(examples)
+        except DataError:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise DataError(f"collate failed: {type(error).__name__}: {first_line(error)}") from error
+        inputs, labels = _pair(batch)
+        trees = as_inputs(inputs, "inputs"), as_labels(labels, "labels")
+        found = {len(tensor) if tensor.ndim else 0 for tensor in tensors(trees)}
+        if found != {len(examples)}:
+            raise DataError(
+                f"collate returned tensors of length {', '.join(map(str, sorted(found)))} for {len(examples)} "
+                "examples: the first dimension of all inputs and labels must be the example"
+            )
+        return trees
 
     def is_random(self) -> bool:
         """Return whether reading an example again gives something else."""

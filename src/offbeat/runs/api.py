@@ -14,7 +14,8 @@ from torch import nn
 
 from offbeat.algorithms import Algorithm
 from offbeat.client.rules import as_client_rule
-from offbeat.data import Augment, Dataset, Partition, Source
+from offbeat.data import Augment, Dataset, Partition
+from offbeat.data.huggingface import is_federated, is_hugging_face, partitioner_of
 from offbeat.errors import ConfigError, RunFolderError, nearest
 from offbeat.models import Model
 from offbeat.renames import reject_renamed_key
@@ -38,11 +39,11 @@ Path = str | os.PathLike[str]
 
 def run(
     *,
-    data: Data | Dataset | Source,
+    data: Any,
     model: Model | nn.Module | Callable[..., nn.Module],
     algorithm: Algorithm,
     task: Task | Callable[..., Any] | str | None = None,
-    partition: Partition | Sequence[Any] | None = None,
+    partition: Any = None,
     clients: int | None = None,
     augment: Augment | None = None,
     scheduler: Scheduler | None = None,
@@ -57,12 +58,14 @@ def run(
     """Run one experiment.
 
     Args:
-        data: A `Dataset` (see `from_arrays` and `from_datasets`), one of offbeat's sources, or a complete `Data`.
+        data: A `Dataset` (see `from_arrays`, `from_datasets` and `from_hugging_face`), a data set of Hugging Face or
+            Flower Datasets, one of offbeat's sources, or a complete `Data`.
         model: A module, a function or class that builds one, or one of offbeat's models.
         algorithm: The server algorithm.
         task: What is learned: a `Task` with a loss and metrics, a function (outputs, labels) → losses per example, or
             the name of a built-in task, such as "regression"; classification when left out.
-        partition: One array of indices per client, or one of offbeat's partitions together with `clients`.
+        partition: One array of indices per client, one of offbeat's partitions together with `clients`, or a
+            partitioner of Flower Datasets; a `FederatedDataset` has its own.
         clients: Number of clients.
         augment: Augmentation of the training images, such as `CropFlip()`.
         scheduler: When the server steps; by default the algorithm's first scheduler.
@@ -125,13 +128,11 @@ def _task(task: Task | Callable[..., Any] | str) -> Task:
     return task if type(task) in (*TASKS.values(), CustomTask) else CustomTask(make=task)  # type: ignore[return-value]
 
 
-def _data(
-    source: Dataset | Source,
-    clients: int | None,
-    partition: Partition | Sequence[Any] | None,
-    augment: Augment | None,
-) -> Data:
-    fields: dict[str, Any] = {"source": CustomSource(make=source) if isinstance(source, Dataset) else source}
+def _data(source: Any, clients: int | None, partition: Any, augment: Augment | None) -> Data:
+    if is_federated(partition) or (partition is None and is_federated(source)):
+        partition = partitioner_of(source if partition is None else partition)
+    ready = isinstance(source, Dataset) or is_hugging_face(source)
+    fields: dict[str, Any] = {"source": CustomSource(make=source) if ready else source}
     if partition is not None:
         fields["partition"] = partition if isinstance(partition, Partition) else CustomPartition(make=partition)
     return Data(clients=clients, augment=augment, **fields)

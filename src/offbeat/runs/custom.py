@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offbeat.data import Dataset, Partition, Source, from_datasets
+from offbeat.data import Dataset, Partition, Source, from_datasets, from_hugging_face
+from offbeat.data.huggingface import is_hugging_face, is_partitioner, partition_of
 from offbeat.errors import ConfigError, DataError
 from offbeat.models import LoRA, Model
 from offbeat.options import Options
@@ -191,27 +192,36 @@ def _required_arguments(function: Callable[..., Any]) -> int:
 
 @dataclass(kw_only=True, frozen=True)
 class CustomSource(Source):
-    """A custom data set: a `Dataset`, or a function that returns one or a (train, test) pair of torch data sets."""
+    """A custom data set: a `Dataset`, one of Hugging Face or Flower Datasets, or a function that returns one.
 
-    make: Dataset | Callable[..., Any]
+    A function may also return a (train, test) pair of torch data sets.
+    """
+
+    make: Any
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self, folder: pathlib.Path) -> Dataset:
         """Return the data set, or call the function for it; the function may accept `folder`."""
-        made = self.make if isinstance(self.make, Dataset) else call(self.make, {"folder": folder}, self.options)
+        ready = isinstance(self.make, Dataset) or is_hugging_face(self.make)
+        made = self.make if ready else call(self.make, {"folder": folder}, self.options)
+        if is_hugging_face(made):
+            return from_hugging_face(made)
         if isinstance(made, tuple) and len(made) == 2:
-            return from_datasets(*made)
+            return from_hugging_face(*made) if is_hugging_face(made[0]) else from_datasets(*made)
         if not isinstance(made, Dataset):
             raise DataError(
                 f"{name_of(self.make)} returned {type(made).__name__}; "
-                "expected an offbeat.Dataset or a (train, test) pair of torch data sets"
+                "expected an offbeat.Dataset, a Hugging Face data set, or a (train, test) pair of torch data sets"
             )
         return made
 
 
 @dataclass(kw_only=True, frozen=True)
 class CustomPartition(Partition):
-    """A custom partition: one array of indices per client, or a function of `labels`, `clients` and `rng`."""
+    """A custom partition: one array of indices per client, or a function of `labels`, `clients` and `rng`.
+
+    It may also be a partitioner of Flower Datasets.
+    """
 
     needs_labels: ClassVar[bool] = False
 
@@ -222,6 +232,10 @@ class CustomPartition(Partition):
     def fixed(self) -> int | None:
         """The number of clients, if the partition is a list."""
         return None if callable(self.make) else len(self.make)
+
+    def on(self, dataset: Dataset) -> CustomPartition:
+        """Return the partition of a data set: that of a partitioner of Flower Datasets becomes a list."""
+        return CustomPartition(make=partition_of(self.make, dataset)) if is_partitioner(self.make) else self
 
     def split(self, labels: Any, clients: int, rng: np.random.Generator) -> list[Any]:
         """Return the list, or call the function for it."""

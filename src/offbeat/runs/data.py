@@ -60,7 +60,8 @@ class Data(Options):
             except ConfigError as error:
                 raise error.within("data.augment") from None
         keys = self._partition_keys(dataset)
-        fixed = self.partition.fixed if isinstance(self.partition, CustomPartition) else None
+        partition = self.partition.on(dataset) if isinstance(self.partition, CustomPartition) else self.partition
+        fixed = partition.fixed if isinstance(partition, CustomPartition) else None
         if self.clients is not None and fixed is not None and self.clients != fixed:
             raise ConfigError(f"{self.clients} clients, but the partition has {fixed} parts", key="data.clients")
         clients = self.clients or fixed or (len(np.unique(keys)) if isinstance(self.partition, Natural) else None)
@@ -71,7 +72,7 @@ class Data(Options):
         if clients > len(dataset):
             raise ConfigError(f"{clients} clients for {len(dataset)} examples: at most one each", key="data.clients")
         try:
-            parts = self.partition.split(keys, clients, stream(seed, "partition"))
+            parts = partition.split(keys, clients, stream(seed, "partition"))
         except ConfigError as error:
             raise error.within("data.partition") from None
         if len(parts) != clients:
