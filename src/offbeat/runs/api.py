@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import pathlib
 import sys
@@ -59,7 +60,7 @@ def run(
 
     Args:
         data: A `Dataset` (see `from_arrays`, `from_datasets` and `from_hugging_face`), a data set of Hugging Face or
-            Flower Datasets, one of offbeat's sources, or a complete `Data`.
+            Flower Datasets, a function that returns one, one of offbeat's sources, or a complete `Data`.
         model: A module, a function or class that builds one, or one of offbeat's models.
         algorithm: The server algorithm.
         task: What is learned: a `Task` with a loss and metrics, a function (outputs, labels) → losses per example, or
@@ -131,8 +132,8 @@ def _task(task: Task | Callable[..., Any] | str) -> Task:
 def _data(source: Any, clients: int | None, partition: Any, augment: Augment | None) -> Data:
     if is_federated(partition) or (partition is None and is_federated(source)):
         partition = partitioner_of(source if partition is None else partition)
-    ready = isinstance(source, Dataset) or is_hugging_face(source)
-    fields: dict[str, Any] = {"source": CustomSource(make=source) if ready else source}
+    custom = isinstance(source, Dataset) or is_hugging_face(source) or inspect.isroutine(source)
+    fields: dict[str, Any] = {"source": CustomSource(make=source) if custom else source}
     if partition is not None:
         fields["partition"] = partition if isinstance(partition, Partition) else CustomPartition(make=partition)
     return Data(clients=clients, augment=augment, **fields)

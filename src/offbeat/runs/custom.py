@@ -24,6 +24,7 @@ from offbeat.tasks import Task
 from offbeat.trees import Tree
 
 PYTHON = "python:"  # prefix of the names of objects that cannot be imported
+_RESOLVED: dict[int, tuple[Any, str]] = {}  # objects that were found by name, for those that do not know their own
 
 
 def resolve(path: str) -> Any:
@@ -49,11 +50,15 @@ def resolve(path: str) -> Any:
         if not hasattr(found, part):
             raise ConfigError(f"{module_name!r} has no {name!r}", key="name")
         found = getattr(found, part)
+    _RESOLVED[id(found)] = found, path
     return found
 
 
 def name_of(thing: object) -> str:
     """Return the name with which `resolve` finds a function or class, or one that marks it as not importable."""
+    known, path = _RESOLVED.get(id(thing), (None, ""))
+    if known is thing and not hasattr(thing, "__qualname__"):
+        return path
     module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
     try:
         if module and module != "__main__" and name and resolve(f"{module}:{name}") is thing:
@@ -141,7 +146,10 @@ def lora(
 
 @dataclass(kw_only=True, frozen=True)
 class CustomTask(Task, Options):
-    """A custom task: a `Task`, a function or class that creates one, or a function (outputs, labels) → losses."""
+    """A custom task: a `Task`, a function or class that creates one, or a function (outputs, labels) → losses.
+
+    A loss may also be a module of `torch.nn`, with reduction="none".
+    """
 
     make: Any
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -151,9 +159,18 @@ class CustomTask(Task, Options):
         """The task itself."""
         if isinstance(self.make, Task):
             return self.make
-        if not isinstance(self.make, type) and callable(self.make) and _required_arguments(self.make) == 2:
+        if not callable(self.make):
+            raise ConfigError(f"{self.make!r} is not a task, nor a loss function of (outputs, labels)", key="task")
+        if isinstance(self.make, nn.Module):  # such as torch.nn.MSELoss(reduction="none")
             return Task(loss=self.make)
+        missing = None if isinstance(self.make, type) else _missing_arguments(self.make, self.options)
+        if missing == 2:
+            return Task(loss=functools.partial(self.make, **self.options) if self.options else self.make)
+        if missing:
+            raise ConfigError(f"{name_of(self.make)} is not a loss function of (outputs, labels)", key="task")
         made = call(self.make, {}, self.options)
+        if isinstance(made, nn.Module):
+            return Task(loss=made)
         if not isinstance(made, Task):
             raise ConfigError(f"{name_of(self.make)} returned {type(made).__name__}, not an offbeat.Task", key="task")
         return made
@@ -168,6 +185,10 @@ class CustomTask(Task, Options):
         """The identity of the object, or the name of the function with its options."""
         return id(self.make), str(self.options)
 
+    def output_size(self, labels: Tree, default: int) -> int:
+        """Return the number of outputs that the task needs."""
+        return self.task.output_size(labels, default)
+
     def loss(self, outputs: Any, labels: Any) -> Tensor:
         """Return the losses of the task."""
         return self.task.loss(outputs, labels)
@@ -181,13 +202,15 @@ class CustomTask(Task, Options):
         self.task.check_outputs(outputs, labels, classes)
 
 
-def _required_arguments(function: Callable[..., Any]) -> int:
+def _missing_arguments(function: Callable[..., Any], options: Mapping[str, Any]) -> int:
+    """Return how many arguments a function needs besides the options."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return 0
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters)
+    needed = [each for each in parameters if each.kind in positional and each.default is inspect.Parameter.empty]
+    return sum(each.name not in options for each in needed)
 
 
 @dataclass(kw_only=True, frozen=True)

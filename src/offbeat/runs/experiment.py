@@ -245,10 +245,11 @@ class Experiment(Options):
 
     def module(self, dataset: Dataset) -> nn.Module:
         """Build the model for a data set, initialized by the seed."""
+        outputs = self.task.output_size(first_examples(dataset)[1], dataset.outputs)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(self.seed, "model") >> 1)
             try:
-                module = copy.deepcopy(self.model.build(dataset.shape, dataset.outputs, dataset.vocabulary))
+                module = copy.deepcopy(self.model.build(dataset.shape, outputs, dataset.vocabulary))
             except ConfigError as error:
                 raise error.within("model") from None
         check_module(module, dataset, self.task)
@@ -287,10 +288,14 @@ def check_module(module: nn.Module, dataset: Dataset, task: Task) -> None:
         ) from error
     task.check_outputs(outputs, labels, dataset.classes)
     try:
-        with torch.no_grad():
-            task.losses(outputs, labels, size(labels))
+        losses = task.losses(call(module, inputs), labels, size(labels))
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
         raise ConfigError(
             f"it failed on the model's outputs and the labels: {type(error).__name__}: {first_line(error)}",
             key="task.loss",
         ) from error
+    if not losses.requires_grad:
+        raise ConfigError(
+            "it does not depend on the model's parameters; is something detached, or converted to NumPy?",
+            key="task.loss",
+        )

@@ -31,6 +31,8 @@ class Task:
     def __init__(self, loss: Loss | None = None, metrics: Mapping[str, Any] | None = None) -> None:
         if loss is not None and not callable(loss):
             raise ConfigError(f"{loss!r} is not a function of (outputs, labels)", key="task.loss")
+        if not isinstance(metrics or {}, Mapping):
+            raise ConfigError(f"{metrics!r} is not a dict of metrics by name, such as {{'mae': …}}", key="task.metrics")
         self._loss = loss
         self._metrics = dict(metrics or {})
 
@@ -74,6 +76,15 @@ class Task:
             ConfigError: The outputs do not fit the labels.
         """
 
+    def output_size(self, labels: Tree, default: int) -> int:
+        """Return the number of outputs, per example or per position, with which a model is built.
+
+        Args:
+            labels: The labels of a few examples.
+            default: The number of classes or tokens; for labels that are not integers, their number per example.
+        """
+        return default
+
     @property
     def pool_key(self) -> Hashable:
         """A value that is equal for tasks with which the same stack can be trained."""
@@ -88,7 +99,7 @@ class Task:
             ConfigError: The loss does not return one value per example.
         """
         values = self.loss(outputs, labels)
-        if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != count:
+        if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != count or not values.is_floating_point():
             raise ConfigError(_wrong_loss(values, count), key="task.loss")
         return values.flatten(1).mean(dim=1) if values.ndim > 1 else values
 
@@ -120,6 +131,8 @@ def _wrong_loss(values: Any, count: int) -> str:
             "it returned a single number; one loss per example is needed, so that clients can be weighted and stacked: "
             "use reduction='none', or remove the final .mean()"
         )
+    if isinstance(values, Tensor) and not values.is_floating_point():
+        return f"it returned {values.dtype}, which has no gradient; losses are floating-point numbers"
     found = f"shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
     return f"it returned {found} for {count} examples; one loss per example is needed: {count} values"
 

@@ -15,7 +15,7 @@ from offbeat.errors import ConfigError
 from offbeat.options import Interval, Options
 from offbeat.tasks.base import Task, scores, shape_of
 from offbeat.tasks.metrics import F1, MeanIoU, Metric
-from offbeat.trees import Tree
+from offbeat.trees import Tree, tensors
 
 Smoothing = Annotated[float, Interval(ge=0, lt=1)]
 
@@ -51,6 +51,8 @@ class Classification(BuiltinTask):
         if classes is not None:
             return
         if isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1:
+            if int(labels.min()) < 0:
+                raise ConfigError(f"classes are numbered from 0, but there is a label {int(labels.min())}", key="data")
             raise ConfigError("the number of classes is not known; pass classes=…", key="data")
         raise ConfigError(
             f"classification needs one integer label per example, but the labels are {shape_of(labels)}; set "
@@ -84,6 +86,16 @@ def _aligned(outputs: Any, labels: Tensor) -> Tensor:
     return predictions
 
 
+def _errors(outputs: Any, labels: Tensor) -> Tensor:
+    predictions = _aligned(outputs, labels)
+    return predictions - labels.to(predictions.dtype)
+
+
+def _per_example(labels: Tree) -> int:
+    """Return how many labels an example has."""
+    return math.prod(next(tensors(labels)).shape[1:])
+
+
 @dataclass(kw_only=True, frozen=True)
 class Regression(BuiltinTask):
     """Squared error on targets of any shape, with MAE and RMSE."""
@@ -92,14 +104,17 @@ class Regression(BuiltinTask):
     def metrics(self) -> Mapping[str, Any]:
         """Mean absolute error and root mean squared error."""
         return {
-            "mae": Metric(lambda outputs, y: (_aligned(outputs, y) - y).abs(), False),
-            "rmse": Metric(lambda outputs, y: (_aligned(outputs, y) - y).square(), False, "", math.sqrt),
+            "mae": Metric(lambda outputs, y: _errors(outputs, y).abs(), False),
+            "rmse": Metric(lambda outputs, y: _errors(outputs, y).square(), False, "", math.sqrt),
         }
 
     def loss(self, outputs: Any, labels: Any) -> Tensor:
         """Return the squared error of each target."""
-        errors: Tensor = _aligned(outputs, labels) - labels
-        return errors.square()
+        return _errors(outputs, labels).square()
+
+    def output_size(self, labels: Tree, default: int) -> int:
+        """Return the number of targets per example."""
+        return _per_example(labels)
 
     def check_labels(self, labels: Tree, classes: int | None) -> None:
         """Check that the labels are numbers."""
@@ -130,6 +145,10 @@ class MultiLabel(BuiltinTask):
         """Return the binary cross-entropy of each label."""
         values = scores(outputs)
         return binary_cross_entropy_with_logits(values, labels.to(values.dtype), reduction="none")
+
+    def output_size(self, labels: Tree, default: int) -> int:
+        """Return the number of labels per example."""
+        return _per_example(labels)
 
     def check_labels(self, labels: Tree, classes: int | None) -> None:
         """Check that the labels are zeros and ones, several per example."""
@@ -165,9 +184,9 @@ class TokenTask(BuiltinTask):
         return self._mean_loss(outputs, labels, self.label_smoothing)
 
     def _mean_loss(self, outputs: Any, labels: Tensor, smoothing: float) -> Tensor:
-        values, target = scores(outputs), labels
+        values, target = scores(outputs), labels.long()
         if self.channels == -1:  # a softmax over the last dimension is several times faster
-            values, target = values.flatten(0, -2), labels.flatten()
+            values, target = values.flatten(0, -2), target.flatten()
         losses = cross_entropy(values, target, reduction="none", ignore_index=self.ignore, label_smoothing=smoothing)
         return _mean_where(losses.view(labels.shape), labels != self.ignore)
 

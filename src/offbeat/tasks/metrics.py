@@ -157,7 +157,7 @@ class MeanIoU(Counting):
         """Return the intersection and the union per class."""
         scores = self.scores(outputs)
         classes, valid = scores.shape[1], labels != self.ignore
-        predicted, true = scores.argmax(dim=1)[valid], labels[valid]
+        predicted, true = scores.argmax(dim=1)[valid], labels[valid].long()
         both, guessed, there = (
             torch.bincount(part, minlength=classes).double() for part in (true[predicted == true], predicted, true)
         )
