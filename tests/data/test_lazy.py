@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support import interrupt_after
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -61,6 +62,18 @@ def test_random_transforms_are_not_frozen_and_can_be_repeated(tmp_path: pathlib.
     reader = Reader(train)
     assert not torch.equal(reader.read([3], 1)[0], reader.read([3], 2)[0])
     assert torch.equal(reader.read([3], 1)[0], reader.read([3], 1)[0])
+
+
+@pytest.mark.parametrize("executor", ["sequential", "processes"])
+def test_an_interrupted_run_reads_what_it_would_have_read(tmp_path: pathlib.Path, executor: str) -> None:
+    change = {"executor": executor, "rounds": 12}
+    data = ob.from_datasets(Numbers(64, noise=0.5), Numbers(32, first=1), lazy=True)
+    whole = ob.run(**settings(data, **change))
+    with pytest.raises(KeyboardInterrupt):
+        ob.run(**settings(data, **change), out=tmp_path / "run", watch=interrupt_after(5))
+    resumed = ob.run(**settings(data, **change), out=tmp_path / "run", resume=True)
+    assert torch.equal(resumed.x, whole.x)
+    assert [line["loss"] for line in resumed.metrics] == [line["loss"] for line in whole.metrics]
 
 
 def test_reading_leaves_the_global_generators_alone() -> None:

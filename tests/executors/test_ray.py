@@ -213,6 +213,30 @@ def _refuse(pid: int) -> nn.Module:
 
 
 @pytest.mark.usefixtures("free_cores")
+class Noisy:
+    """Examples that are random on every access."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, float]:
+        return index / 40 + torch.rand(3), index / 40
+
+
+@pytest.mark.usefixtures("free_cores")
+def test_examples_that_are_read_when_they_are_needed() -> None:
+    """A worker reads them itself, and what is random is the same in any process."""
+    results = [
+        ob.run(
+            data=ob.from_datasets(Noisy(), Noisy(), lazy=True), clients=5, model=lambda: nn.Linear(3, 1), rounds=3,
+            task="regression", algorithm=ob.FedBuff(), scheduler=ob.Buffered(concurrency=3, buffer=2),
+            client=ob.SGD(lr=0.1, batch_size=4), executor=executor,
+        )
+        for executor in ("sequential", "ray")
+    ]  # fmt: skip
+    assert torch.equal(results[0].x, results[1].x)
+
+
 def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offbeat.executors.cluster.MAX_FAILED_STARTS", 1)
     w = work(RULES[0], Unwelcome())

@@ -123,6 +123,7 @@ class StackedBatchNorm(nn.Module):
     def _on_cpu(self, x: Tensor, clients: int) -> Tensor:
         counts = self.valid.counts or [x.shape[0] // clients] * clients
         factors = self._factors(counts)
+        x = x.contiguous(memory_format=_format(x))
         y: Tensor = _PerClient.apply(  # type: ignore[no-untyped-call]
             x, self.weight, self.bias, self.running_mean, self.running_var, counts, factors, self.eps
         )
@@ -172,6 +173,12 @@ class StackedBatchNorm(nn.Module):
         self.running_var.add_(factor * (unbiased - self.running_var))
 
 
+def _format(x: Tensor) -> torch.memory_format:
+    """Return the memory format in which PyTorch's kernels compute correctly; on a transposed tensor they do not."""
+    channels_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if channels_last else torch.contiguous_format
+
+
 class _PerClient(torch.autograd.Function):
     """PyTorch's own BatchNorm for one client after the other, which computes the same bits as a client alone."""
 
@@ -198,6 +205,7 @@ class _PerClient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, saved = ctx.saved_tensors
+        g = g.contiguous(memory_format=_format(x))
         counts, size = ctx.counts, x.shape[0] // len(ctx.counts)
         by_x = torch.zeros_like(x) if min(counts) < size else torch.empty_like(x)
         by_weight, by_bias = (saved.new_zeros(saved.shape[1:]) for _ in range(2))
@@ -234,7 +242,7 @@ def masked_batch_norm(
         The output, and mean and biased variance of each client (n, C), which have no gradient.
     """
     n = len(valid)
-    rows = x.view(n, x.shape[0] // n, x.shape[1], -1)
+    rows = x.reshape(n, x.shape[0] // n, x.shape[1], -1)
     inside = (torch.arange(rows.shape[1], device=x.device) < valid[:, None]).to(x.dtype)[:, :, None, None]
     count = (valid * rows.shape[3]).clamp(min=1).to(x.dtype).view(n, 1, 1, 1)
     mean = (rows * inside).sum(dim=(1, 3), keepdim=True) / count

@@ -65,7 +65,7 @@ class WorkerSetup:
         data = context.data.dataset
         # One example, cloned: pickling a view would take the whole tensor along.
         x, y = (map_tensors(lambda t: t[:1].clone(), tree) for tree in (data.x, data.y))
-        template = dataclasses.replace(data, x=x, y=y, test_x=None, test_y=None, owners=None)
+        template = dataclasses.replace(data, x=x, y=y, test_x=None, test_y=None, owners=None, table=None)
         return cls(
             copy.deepcopy(context.module).cpu(), template, map_tensors(as_array, data.x),
             map_tensors(as_array, data.y), context.task, context.rule,
