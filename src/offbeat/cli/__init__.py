@@ -30,7 +30,7 @@ from offbeat.cli.common import (
 )
 from offbeat.cli.deploy import deploy, replay
 from offbeat.cli.export import export
-from offbeat.cli.reporting import compare, report, serve
+from offbeat.cli.reporting import compare, plain, report, serve
 from offbeat.errors import ConfigError
 from offbeat.version import __version__
 
@@ -184,9 +184,11 @@ def sweep(
             folders.setdefault(cell.label, []).append(folder / cell.folder)
     console.print(tables.fitted(tables.results(summaries), console))
     if folders:
-        target = next((s["target"] for group in summaries.values() for s in group if s), None)
-        plots.accuracy(folders, target=target).savefig(folder / "accuracy.png")
-        click.echo(f"runs    {folder}\nfigure  {folder / 'accuracy.png'}")
+        first = next(s for group in summaries.values() for s in group if s)
+        target = first["target"] if first["target_metric"] == first["metric"] else None
+        figure = folder / f"{plain(first['metric'])}.png"
+        plots.curves(folders, target=target).savefig(figure)
+        click.echo(f"runs    {folder}\nfigure  {figure}")
 
 
 @main.command("list")

@@ -41,15 +41,16 @@ def report(folders: Sequence[pathlib.Path], file: pathlib.Path | None, figures: 
             for record in records:
                 if record.metrics:
                     groups.setdefault(record.label, []).append(record.path)
-            made = {f"accuracy-{over}": plots.accuracy(groups, over) for over in plots.AXES if groups}
+            name = plots.main_metric(record for record in records if record.metrics).name
+            made = {f"{plain(name)}-{over}": plots.curves(groups, over) for over in plots.AXES if groups}
             for number, record in enumerate(records):
-                name = re.sub(r"[^\w.=,+-]+", "-", f"{record.label}-seed{record.seed}").strip("-.")[:80]
+                name = plain(f"{record.label}-seed{record.seed}")
                 twice = any(kind.startswith(f"{name}-") for kind in made)
                 drawn = plots.of_run(record)
                 made |= {f"{name}-{number}-{kind}" if twice else f"{name}-{kind}": f for kind, f in drawn.items()}
-            for plain, figure in made.items():
-                figure.savefig(figures / f"{plain}.png")
-                figure.savefig(figures / f"{plain}.svg")
+            for file_name, figure in made.items():
+                figure.savefig(figures / f"{file_name}.png")
+                figure.savefig(figures / f"{file_name}.svg")
             click.echo(f"figures  {figures} ({len(made)}, each as PNG and SVG)")
     except OSError as error:
         raise RunFolderError(f"cannot write the report: {error}") from error
@@ -61,10 +62,12 @@ def report(folders: Sequence[pathlib.Path], file: pathlib.Path | None, figures: 
 @click.command()
 @FOLDERS
 @click.option(
-    "--target", type=click.FloatRange(0, 100), help="Accuracy to reach, in % (default: the target of the runs)."
+    "--target",
+    type=float,
+    help="Value of the main metric to reach, in its unit: 85 for 85 % accuracy (default: the target of the runs).",
 )
 def compare(folders: Sequence[pathlib.Path], target: float | None) -> None:
-    """Print a table that compares runs: accuracy, and the cost of reaching a target.
+    """Print a table that compares runs: the main metric, and the cost of reaching a target.
 
     RUN is the folder of a run, of a sweep, or of several runs.
     """
@@ -72,7 +75,12 @@ def compare(folders: Sequence[pathlib.Path], target: float | None) -> None:
 
     records = read.records(_existing(folders))
     console = Console()
-    console.print(tables.fitted(tables.compared(records, target / 100 if target is not None else None), console))
+    if target is not None:
+        metric = records[0].metric
+        if metric.unit == "%" and not 0 <= target <= 100:
+            raise OffbeatError(f"--target: {target:g} is not a percentage; give {metric.name} from 0 to 100")
+        target /= metric.scale
+    console.print(tables.fitted(tables.compared(records, target), console))
 
 
 @click.command()
@@ -102,6 +110,11 @@ def serve(folder: pathlib.Path, port: int, host: str) -> None:
         begin(folder, host, port, lambda address: click.echo(f"{address}  (press Ctrl-C to stop)"))
     except OSError as error:
         raise RunFolderError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
+
+
+def plain(name: str) -> str:
+    """Return a name that is safe for files."""
+    return re.sub(r"[^\w.=,+-]+", "-", name).strip("-.")[:80]
 
 
 def _existing(folders: Sequence[pathlib.Path]) -> Sequence[pathlib.Path]:

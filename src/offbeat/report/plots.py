@@ -7,13 +7,13 @@ wide, with text of 8 points.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.metric_info import ACCURACY
+from offbeat.metric_info import ACCURACY, MetricInfo
 from offbeat.report import series
 from offbeat.report.read import Record, read
 
@@ -25,28 +25,32 @@ INSIDE = 10  # most curves whose legend fits inside the axes
 AXES = {"virtual_seconds": "virtual time (s)", "version": "round", "bytes_up": "bytes up"}
 
 
-def accuracy(
+def curves(
     runs: Mapping[str, Sequence[pathlib.Path]], over: str = "virtual_seconds", target: float | None = None
 ) -> Figure:
     """Draw the main metric of several experiments, with a band from the lowest to the highest seed.
 
+    Experiments with another main metric than the first one are left out.
+
     Args:
         runs: Run folders by label; the folders of one label are seeds of one experiment.
         over: The horizontal axis: virtual_seconds, version or bytes_up.
-        target: Value to mark; a fraction for accuracy.
+        target: Value to mark; a fraction for percentages.
     """
     many = len(runs) > INSIDE
     figure, axes = _figure(10.5, max(4.2, 0.16 * len(runs))) if many else _figure(7.0, 4.2)
-    info = ACCURACY
-    for label, folders in runs.items():
-        found = [read(folder) for folder in folders]
-        info, curves = found[0].metric, [record.metrics for record in found]
-        grid = np.unique(np.concatenate([[line[over] for line in curve] for curve in curves]))
-        grid = grid[grid <= min(curve[-1][over] for curve in curves)]
-        # The accuracy of a model holds until the next evaluation: a step function, not a slope.
-        values = info.scale * np.stack([_step(grid, curve, over, info.name) for curve in curves])
+    found = {label: [read(folder) for folder in folders] for label, folders in runs.items()}
+    info = main_metric(record for group in found.values() for record in group)
+    for label, group in found.items():
+        lines = [record.metrics for record in group if record.metric.name == info.name]
+        if not lines:
+            continue
+        grid = np.unique(np.concatenate([[line[over] for line in each] for each in lines]))
+        grid = grid[grid <= min(each[-1][over] for each in lines)]
+        # The quality of a model holds until the next evaluation: a step function, not a slope.
+        values = info.scale * np.stack([_step(grid, each, over, info.name) for each in lines])
         (line,) = axes.plot(grid, values.mean(axis=0), label=label, linewidth=1.6, drawstyle="steps-post")
-        if len(curves) > 1:
+        if len(lines) > 1:
             axes.fill_between(
                 grid, values.min(axis=0), values.max(axis=0),
                 step="post", alpha=0.15, color=line.get_color(), linewidth=0,
@@ -59,8 +63,13 @@ def accuracy(
     if many:
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
     else:
-        axes.legend(frameon=False, loc="lower right")
+        axes.legend(frameon=False, loc="upper right" if info.higher_is_better is False else "lower right")
     return figure
+
+
+def main_metric(records: Iterable[Record]) -> MetricInfo:
+    """Return the main metric of the first run."""
+    return next((record.metric for record in records), ACCURACY)
 
 
 def _step(grid: NDArray[np.float64], curve: Sequence[Mapping[str, Any]], over: str, name: str) -> NDArray[np.float64]:

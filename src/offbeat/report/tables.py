@@ -61,14 +61,17 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     seeds = max(len(group) for group in summaries.values())
     deltas = {f"{s['delta']:g}" for group in summaries.values() for s in group if s and "delta" in s}
     metrics = {s.get("metric", ACCURACY.name) for group in summaries.values() for s in group if s}
-    main = metrics.pop() if len(metrics) == 1 else ACCURACY.name
-    info = ACCURACY if main == ACCURACY.name else MetricInfo(main, None)
+    units = {s.get("metric_unit", ACCURACY.unit) for group in summaries.values() for s in group if s}
+    info = MetricInfo(metrics.pop(), None, units.pop()) if len(metrics) == len(units) == 1 else ACCURACY
+    main = info.name
     caption = f"{main}: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
     caption += f"; ε at δ = {', '.join(sorted(deltas))}" if deltas else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
     table.add_column("", style="bold", overflow="fold", min_width=MIN_LABEL)
     real = all(s.get("real") for group in summaries.values() for s in group)
-    timed = f"s to {_value(info, target)}" if target else "s" if real else "virtual s"
+    named = {s.get("target_metric", main) for group in summaries.values() for s in group if s}
+    goal = _value(info, target or 0) if named == {main} else f"{', '.join(map(str, named))} {target}"
+    timed = f"s to {goal}" if target is not None else "s" if real else "virtual s"
     columns = (_heading(info), timed, *(("ε",) if deltas else ()), "rounds", "up", "τ mean/max")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)

@@ -72,6 +72,7 @@ def summarize(
         "algorithm": algorithm_name(experiment.algorithm),
         "seed": experiment.seed,
         "metric": main.name,
+        "metric_unit": main.unit,
         **{info.name: metrics[-1][info.name] for info in task.metric_infos()},
         f"{main.name}_last10": sum(last10) / len(last10),
         f"best_{main.name}": min(values) if main.higher_is_better is False else max(values),
