@@ -80,6 +80,9 @@ ENDS = {  # patterns that the output must match for the text to be true
     "custom_loop": r"SGD +accuracy +7\d\.\d%.*not-true distillation +accuracy +8\d\.\d%",
     "gpt_shakespeare": r"version +0 +perplexity +[78]\d\.\d\d .*version +80 +perplexity +(?:1[0-3]|[1-3])\.\d\d ",
     "hugging_face_lora": r"all weights .*→ +[89]\d\.\d%.*LoRA, rank 4 .*→ +[89]\d\.\d%",
+    "regression": r"FedBuff +4[3-7]\.\d .*CA²FL +4[3-7]\.\d ",
+    "multilabel": r" 0 +[1-5]\d\.\d% .*300 +[89]\d\.\d% ",
+    "early_stopping": r"target .*9\d\.\d%  the target was .*patience .* 9[2-5]\.\d%  accuracy did .*a callback asked",
     "unavailable": r"FedAvg +0 +0 .*MIFA +9\d +9\d .*MIFA, 4 bit +9\d +9\d ",
 }
 
