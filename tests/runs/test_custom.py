@@ -109,6 +109,20 @@ def test_what_is_no_task_gets_a_message(task: Any, message: str) -> None:
         run(task=task)
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")  # torch warns, too
+def test_shapes_that_are_broadcast_by_mistake() -> None:
+    """(B, 1) minus (B,) is (B, B), whose mean per row would be accepted."""
+    flat = ob.from_arrays(X[:32], Y[:32, 0], X[32:], Y[32:, 0])
+    for task in (lambda out, y: (out - y).square(), nn.MSELoss(reduction="none")):
+        with pytest.raises(
+            ob.ConfigError, match=r"task\.loss: it returned \[2, 2\] for 2 examples and \[1, 1\] for one"
+        ):
+            run(data=flat, task=task)
+    right = ob.Task(loss=lambda out, y: (out[:, 0] - y).square(), metrics={"mae": lambda out, y: (out - y).abs()})
+    with pytest.raises(ob.ConfigError, match=r"task\.metrics\.mae: .* broadcast against each other"):
+        run(data=flat, task=right)
+
+
 def test_metrics_have_names() -> None:
     with pytest.raises(ob.ConfigError, match=r"task\.metrics: .* is not a dict of metrics by name"):
         ob.Task(loss=huber, metrics=[huber])  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from offbeat.algorithms import CA2FL, Algorithm
 from offbeat.client.context import Precision, TrainingContext
@@ -299,3 +299,26 @@ def check_module(module: nn.Module, dataset: Dataset, task: Task) -> None:
             "it does not depend on the model's parameters; is something detached, or converted to NumPy?",
             key="task.loss",
         )
+    _check_broadcasting(module, inputs, labels, task)
+
+
+@torch.no_grad()
+def _check_broadcasting(module: nn.Module, inputs: Tree, labels: Tree, task: Task) -> None:
+    """Check that losses and metrics do not combine the examples of a batch, as (B, 1) minus (B,) does: it is (B, B).
+
+    Raises:
+        ConfigError: The shape of one example's values depends on the number of examples.
+    """
+    metrics = {f"metrics.{name}": each.function for name, each in task.resolved_metrics().items() if not each.streams}
+    first = map_tensors(lambda t: t[:1], (inputs, labels))
+    for name, function in {"loss": task.loss, **metrics}.items():
+        try:
+            whole, one = (function(call(module, x), y) for x, y in ((inputs, labels), first))
+        except Exception:  # the model may need two examples; other errors are reported where they matter
+            continue
+        if isinstance(whole, Tensor) and isinstance(one, Tensor) and whole.shape[1:] != one.shape[1:]:
+            raise ConfigError(
+                f"it returned {list(whole.shape)} for {size(labels)} examples and {list(one.shape)} for one: outputs "
+                "and labels were broadcast against each other; give them the same shape, such as outputs.squeeze(-1)",
+                key=f"task.{name}",
+            )
