@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -26,6 +28,13 @@ class MetricInfo:
     def format(self, value: float) -> str:
         """Return a value for display, without its unit."""
         return f"{self.scale * value:.1f}" if self.unit == "%" else f"{value:.4g}"
+
+    def best(self, values: Sequence[float]) -> float:
+        """Return the best of some values; the highest if the direction is unknown, NaN if all are."""
+        known = [value for value in values if not math.isnan(value)]
+        if not known:
+            return math.nan
+        return min(known) if self.higher_is_better is False else max(known)
 
     def reaches(self, value: float, target: float) -> bool:
         """Return whether a value is at least as good as a target."""

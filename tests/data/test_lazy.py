@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import random
 from typing import Any
@@ -74,6 +75,25 @@ def test_an_interrupted_run_reads_what_it_would_have_read(tmp_path: pathlib.Path
     resumed = ob.run(**settings(data, **change), out=tmp_path / "run", resume=True)
     assert torch.equal(resumed.x, whole.x)
     assert [line["loss"] for line in resumed.metrics] == [line["loss"] for line in whole.metrics]
+
+
+class Failing(Numbers):
+    """A data set that fails after some time."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if self.reads > 200:
+            raise OSError("disk failure")
+        return super().__getitem__(index)
+
+
+def test_a_data_set_that_fails_in_mid_run_ends_it_as_failed(tmp_path: pathlib.Path) -> None:
+    data = ob.from_datasets(Failing(64), Numbers(8, first=1), lazy=True)
+    change = {"rounds": 50, "evaluation": 1, "executor": "sequential"}
+    with pytest.raises(ob.DataError, match="examples cannot be read: OSError: disk failure"):
+        ob.run(**settings(data, **change), out=tmp_path / "run")
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert status["error"] == "examples cannot be read: OSError: disk failure"
 
 
 def test_reading_leaves_the_global_generators_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from typing import Any
 
@@ -96,3 +97,36 @@ def test_the_table_after_a_run(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
     sweep = CliRunner().invoke(main, ["sweep", "x.toml", "--seeds", "0,1", "--out", "s"]).output
     assert pathlib.Path("s/f1.png").is_file()
     assert "figure  s/f1.png" in sweep
+
+
+def test_a_main_metric_that_is_undefined_for_some_models(tmp_path: pathlib.Path) -> None:
+    """Such as the area under a curve without a positive example: it is shown as nan, and the best is another value."""
+    values = iter([math.nan, 0.5, 0.25, math.nan, 0.5])
+
+    class Sometimes:
+        higher_is_better = True
+
+        def reset(self) -> None: ...
+
+        def update(self, outputs: Any, labels: Any) -> None: ...
+
+        def compute(self) -> float:
+            return next(values)
+
+    task = ob.Task(loss=lambda out, y: (out[:, 0] - y).square(), metrics={"auc": Sometimes()})
+    result = ob.run(
+        data=ob.from_arrays(X, X.sum(axis=1)), clients=5, model=lambda: nn.Linear(4, 1), task=task, rounds=8,
+        algorithm=ob.FedBuff(), scheduler=ob.Buffered(concurrency=3, buffer=2), out=tmp_path / "run",
+        client=ob.SGD(lr=0.01, batch_size=4), evaluation=ob.Evaluation(every=2, patience=3),
+    )  # fmt: skip
+    assert result.summary["best_auc"] == 0.5
+    assert result.summary["stopped"] == "auc did not improve in 3 evaluations"
+    record = read.read(tmp_path / "run")
+    assert record.state == "finished", record.problem
+    assert [line["auc"] for line in record.metrics[1:3]] == [0.5, 0.25]
+    assert math.isnan(record.metrics[0]["auc"])
+    page = tmp_path / "page.html"
+    for command in (["report", str(tmp_path / "run"), "--html", str(page)], ["compare", str(tmp_path / "run")]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output
+    assert "NaN" not in page.read_text().split('type="application/json"')[1].split("</script>")[0]

@@ -230,11 +230,16 @@ def metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _evaluations(folder: pathlib.Path, problems: list[str], main: str) -> list[dict[str, Any]]:
-    """Return the evaluations up to the first damaged line; values that are not finite numbers become None."""
+    """Return the evaluations up to the first damaged line.
+
+    Values that are not finite numbers become None, those of the main metric NaN: it may be undefined for some models.
+    """
     lines: list[dict[str, Any]] = []
     try:
         for value in iter_metrics(folder, in_progress=True):
             numbers = {name: each if _is_number(each) else None for name, each in value.items()}
+            if isinstance(value.get(main), float) and numbers[main] is None:
+                numbers[main] = math.nan
             if any(numbers.get(name) is None for name in (*REQUIRED, main)):
                 problems.append(f"{METRICS} is damaged: line {len(lines) + 1} is not an evaluation")
                 break

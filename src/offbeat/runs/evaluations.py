@@ -80,7 +80,9 @@ class Evaluations:
         if self._settings.stop_at_target and self._target is not None and reaches(self.lines[-1], self._target):
             return "the target was reached"
         main, patience = self._task.main, self._settings.patience
-        values = [line[main.name] if main.higher_is_better else -line[main.name] for line in self.lines]
-        if patience is not None and len(values) - 1 - values.index(max(values)) >= patience:
+        values = [line[main.name] for line in self.lines]
+        best = main.best(values)
+        since = len(values) - 1 - (values.index(best) if best in values else 0)
+        if patience is not None and since >= patience:
             return f"{main.name} did not improve in {patience} evaluations"
         return None

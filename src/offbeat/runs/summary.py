@@ -75,7 +75,7 @@ def summarize(
         "metric_unit": main.unit,
         **{info.name: metrics[-1][info.name] for info in task.metric_infos()},
         f"{main.name}_last10": sum(last10) / len(last10),
-        f"best_{main.name}": min(values) if main.higher_is_better is False else max(values),
+        f"best_{main.name}": main.best(values),
         "target": target[1] if target is not None else None,
         "target_metric": target[0].name if target is not None else None,
         "target_seconds": reached[0]["virtual_seconds"] if reached else None,
