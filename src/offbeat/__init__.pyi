@@ -15,6 +15,7 @@ from offbeat.algorithms import FedAvg as FedAvg
 from offbeat.algorithms import FedBuff as FedBuff
 from offbeat.algorithms import optimizers as optimizers
 from offbeat.client import rules as _rules
+from offbeat.client.personalization import Personalization as Personalization
 from offbeat.client.rules import SGD as SGD
 from offbeat.client.rules import Adagrad as Adagrad
 from offbeat.client.rules import Adam as Adam

@@ -38,6 +38,11 @@ class Layout:
         buffers = dict(module.named_buffers())
         return cls(tuple(names), tuple(buffers[name].shape for name in names))
 
+    def select(self, names: Sequence[str]) -> Layout:
+        """Return the layout of some of the tensors, in the given order."""
+        shapes = dict(zip(self.names, self.shapes, strict=True))
+        return Layout(tuple(names), tuple(shapes[name] for name in names))
+
     @functools.cached_property
     def sizes(self) -> list[int]:
         """Number of entries of each tensor."""

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from offbeat.client.batches import plans
-from offbeat.client.rules import ClientRule
+from offbeat.client.personalization import Personalization, Split
+from offbeat.client.rules import ClientRule, head_first
 from offbeat.data import Augment, FederatedData
 from offbeat.errors import ConfigError, DivergenceError
 from offbeat.messages import Job
@@ -20,7 +21,7 @@ from offbeat.random import stream
 from offbeat.server.extensions import BUFFERS
 from offbeat.tasks import Classification, Task
 from offbeat.trees import Tree, call, map_tensors
-from offbeat.vectors import Layout, copied, fixed_fingerprint
+from offbeat.vectors import copied, fixed_fingerprint
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -38,6 +39,13 @@ class TrainingContext:
         precision: Precision of matrix products and convolutions on a GPU.
         augment: Augmentation of training images, if any.
         task: What is learned; classification when left out.
+        personalization: What stays on the clients; nothing when left out.
+
+    Attributes:
+        split: What travels and what stays on the client.
+        layout: Layout of the vector that a client trains: x, followed by the client's personal part.
+        buffers: Layout of the running statistics in training.
+        rule: The local training rule of a job.
     """
 
     def __init__(
@@ -50,13 +58,20 @@ class TrainingContext:
         precision: Precision = "tf32",
         augment: Augment | None = None,
         task: Task | None = None,
+        personalization: Personalization | None = None,
     ) -> None:
         self.module = module.to(device)
-        self.layout = Layout.of(module)
-        self.data, self.rule, self.device = data, rule, device
+        self.data, self.device = data, device
         self.precision, self.augment, self.task = precision, augment, task or Classification()
         self.x, self.y = data.dataset.on(device)
-        self.buffers = Layout.of_buffers(self.module, _mutable_buffers(self.module, self.first_inputs(2)))
+        self.personalization = personalization or Personalization()
+        statistics = _mutable_buffers(self.module, self.first_inputs(2))
+        try:
+            self.split = Split(self.module, statistics, self.personalization)
+        except ConfigError as error:
+            raise error.within("personalization") from None
+        self.layout, self.buffers = self.split.trained, self.split.buffers
+        self.rule = head_first(rule, self.personalization.head_steps, self.split.shared.dim)
 
     def steps(self, client: int) -> int:
         """Return the number of local steps that the rule prescribes for a client's data."""

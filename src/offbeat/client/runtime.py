@@ -8,6 +8,7 @@ from torch import Tensor
 
 from offbeat.client.context import TrainingContext
 from offbeat.client.encoder import RESIDUAL, UpdateEncoder
+from offbeat.client.personal_part import PERSONAL, PERSONAL_BUFFERS, PersonalPart
 from offbeat.client.rules import State, checked_initial_state
 from offbeat.client.state import ClientState
 from offbeat.client.training import Trained, WorkItem, train_job
@@ -37,14 +38,16 @@ class ClientRuntime:
     def __init__(self, context: TrainingContext, compression: Compression | None = None) -> None:
         self.context = context
         self.compression = compression or Compression()
-        self.state = ClientState((*context.rule.client_state, RESIDUAL))
-        self.encoder = UpdateEncoder(self.compression, context.layout, self.state)
+        own = (PERSONAL, PERSONAL_BUFFERS) if context.split.any else ()
+        self.state = ClientState((*context.rule.client_state, RESIDUAL, *own))
+        self.personal = PersonalPart(context, self.state) if context.split.any else None
+        self.encoder = UpdateEncoder(self.compression, context.split.shared, self.state)
         self.encode: DeltaEncoder = self.encoder.to_tensor
 
     @property
     def stateful(self) -> bool:
         """Whether clients keep anything between jobs, so that they need to know which updates were accepted."""
-        return bool(self.context.rule.client_state) or self.compression.error_feedback
+        return bool(self.context.rule.client_state) or self.compression.error_feedback or self.personal is not None
 
     def begin(self, job: Job) -> State:
         """Return the client state with which a job starts, rolled back where its last update was not accepted."""
@@ -55,12 +58,22 @@ class ClientRuntime:
 
     def finish(self, job: Job, trained: Trained) -> Update:
         """Store the client's new state and return its update, encoded as the server will see it."""
-        self.state.update(job, trained.client_state)
+        trained = self._stored(job, trained)
         return self.message(job, self.encode(job, trained.delta), trained)
 
     def item(self, job: Job) -> WorkItem:
         """Return a job with everything that its training needs."""
-        return WorkItem(self.context.rule, job, self.begin(job))
+        state = self.begin(job)
+        if self.personal is not None:
+            job, state = self.personal.joined(job, state)
+        return WorkItem(self.context.rule, job, state)
+
+    def _stored(self, job: Job, trained: Trained) -> Trained:
+        """Store the client's new state and return what it sends."""
+        if self.personal is not None:
+            trained = self.personal.separated(job, trained)
+        self.state.update(job, trained.client_state)
+        return trained
 
     def train_to_bytes(self, job: Job) -> tuple[Update, bytes]:
         """Train one job here and return its update and the payload to send, as a Flower node does.
@@ -72,7 +85,7 @@ class ClientRuntime:
         trained = train_job(self.context, self.item(job), self.context.plan(job))
         if not trained.finite:
             raise self.context.divergence(job)
-        self.state.update(job, trained.client_state)
+        trained = self._stored(job, trained)
         update = self.message(job, trained.delta, trained)
         return update, self.encoder.to_bytes(job, update)
 
@@ -90,24 +103,25 @@ class ClientRuntime:
 
     def download_bytes(self, job: Job) -> int:
         """Return the size of what a client downloads with a job."""
-        size = self.compression.download.size(self.context.layout)
+        size = self.compression.download.size(self.context.split.shared)
         return size + sum(t.nbytes for t in job.extra.values())
 
     def outgoing(self, x: Tensor, version: int) -> Tensor:
         """Return x as clients decode it."""
-        return self.compression.download.carry(x, self.context.layout, key("download", version))
+        return self.compression.download.carry(x, self.context.split.shared, key("download", version))
 
     def auxiliary_sizes(self) -> dict[str, int]:
         """Return the sizes of the vectors that an update carries in addition to Δ."""
-        sizes = dict.fromkeys(self.context.rule.sends, self.context.layout.dim)
-        return sizes | ({BUFFERS: self.context.buffers.dim} if self.context.buffers.names else {})
+        split = self.context.split
+        sizes = dict.fromkeys(self.context.rule.sends, split.shared.dim)
+        return sizes | ({BUFFERS: split.shared_buffers.dim} if split.shared_buffers.names else {})
 
     def server_extension(self) -> ServerExtension | None:
         """Return the server's counterpart of the auxiliary vectors: of the client rule, and of running statistics."""
         context = self.context
         extensions = [extension for extension in (context.rule.server(),) if extension is not None]
-        if context.buffers.names:
-            extensions.append(RunningStatistics(context.buffers.read(context.module)))
+        if context.split.shared_buffers.names:
+            extensions.append(RunningStatistics(context.split.shared_buffers.read(context.module)))
         return CompositeExtension(extensions) if len(extensions) > 1 else next(iter(extensions), None)
 
     def state_dict(self) -> dict[str, Any]:

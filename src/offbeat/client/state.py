@@ -56,6 +56,12 @@ class ClientState(Stateful):
             else:
                 self.set(name, job.client, value)
 
+    def accepted(self, client: int, last_accepted_job: int | None) -> dict[str, Tensor | None]:
+        """Return a client's state after its last accepted job, whether or not it has trained since; changes nothing."""
+        last, before = self.snapshots.get(client, (last_accepted_job, {}))
+        now = {name: rows.get(client) for name, rows in self.rows.items()}
+        return now if last == last_accepted_job else now | before
+
     @property
     def nbytes(self) -> int:
         """Bytes of all stored tensors."""

@@ -25,6 +25,7 @@ def from_arrays(
     classes: int | None = None,
     vocabulary: int | None = None,
     owners: Any = None,
+    test_owners: Any = None,
 ) -> Dataset:
     """Create a dataset from arrays or tensors.
 
@@ -37,6 +38,7 @@ def from_arrays(
         classes: Number of classes; by default the largest label plus one, where labels are one integer per example.
         vocabulary: Number of distinct tokens. If given, the inputs are tokens from 0 to vocabulary − 1.
         owners: Owner of each training example, as an integer, for the partition `natural`.
+        test_owners: Owner of each test example, for metrics per client.
 
     Returns:
         The dataset.
@@ -49,9 +51,6 @@ def from_arrays(
     trees = [as_labels(each, name) for each, name in ((y, "y"), (test_y, "test_y")) if each is not None]
     if classes is None and all(_may_be_classes(labels) for labels in trees):
         classes = max((int(labels.max()) + 1 for labels in trees if labels.numel()), default=0)
-    owners_ = None if owners is None else as_tensor(owners, "owners")
-    if owners_ is not None and owners_.is_floating_point():
-        raise DataError(f"owners: integers expected, got {owners_.dtype}")
     return Dataset(
         x=as_inputs(x, "x", vocabulary is not None),
         y=trees[0],
@@ -59,13 +58,22 @@ def from_arrays(
         test_y=None if test_x is None else trees[1],
         classes=classes,
         vocabulary=vocabulary,
-        owners=None if owners_ is None else owners_.to(torch.int64),
+        owners=_owners("owners", owners),
+        test_owners=_owners("test_owners", test_owners),
     )
 
 
 def _may_be_classes(labels: Tree) -> bool:
     one_integer = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
     return one_integer and (not labels.numel() or int(labels.min()) >= 0)
+
+
+def _owners(name: str, values: Any) -> Tensor | None:
+    """Return owners as int64."""
+    t = None if values is None else as_tensor(values, name)
+    if t is not None and t.is_floating_point():
+        raise DataError(f"{name}: integers expected, got {t.dtype}")
+    return None if t is None else t.to(torch.int64)
 
 
 class Pairs(Protocol):

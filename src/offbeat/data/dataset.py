@@ -50,6 +50,9 @@ class Dataset:
     table: Any = None
     """The Hugging Face data set of the training examples, if there is one; Flower's partitioners read its columns."""
 
+    test_owners: Tensor | None = None
+    """Owner of each test example, so that a client is tested on the examples of its own owners."""
+
     def __post_init__(self) -> None:
         splits = [("training", self.x, self.y)]
         if self.test_x is not None and self.reader is None:
@@ -58,11 +61,10 @@ class Dataset:
             _check_split(split, x, y, self.classes)
             if self.vocabulary is not None:
                 _check_tokens(split, x, self.vocabulary)
-        if self.owners is not None and (self.owners.dtype != torch.int64 or self.owners.shape != (len(self),)):
-            raise DataError(
-                f"owners: one integer per training example expected, got {self.owners.dtype} of "
-                f"{list(self.owners.shape)} for {len(self)} examples"
-            )
+        _check_owners("owners", "training", self.owners, len(self))
+        _check_owners("test_owners", "test", self.test_owners, size(self.test_y))
+        if self.test_owners is not None and self.owners is None:
+            raise DataError("test_owners: give the owners of the training examples as well")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) != self.shape[0]:
                 raise DataError(f"{name}: {len(values)} values for {self.shape[0]} channels")
@@ -142,6 +144,14 @@ class Dataset:
         """
         filled = torch.cat([x.new_full((1,), value) for value in values])
         return filled.view((-1,) + (1,) * (len(self.shape) - 1))
+
+
+def _check_owners(name: str, split: str, owners: Tensor | None, count: int) -> None:
+    if owners is not None and (owners.dtype != torch.int64 or owners.shape != (count,)):
+        raise DataError(
+            f"{name}: one integer per {split} example expected, got {owners.dtype} of {list(owners.shape)} for "
+            f"{count} examples"
+        )
 
 
 def _check_split(split: str, x: Tree, y: Tree, classes: int | None) -> None:

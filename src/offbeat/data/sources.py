@@ -249,11 +249,15 @@ class Shakespeare(Source):
             raise DataError(
                 f"{paths[0]}: none of the {len(roles)} roles has {self.min_examples} examples; reduce min_examples"
             )
-        owners = np.repeat(np.arange(len(usable)), [len(y) for _, y, _, _ in usable])
+        owners, test_owners = (
+            np.repeat(np.arange(len(usable)), [len(role[split]) for role in usable]) for split in (1, 3)
+        )
         x, y, test_x, test_y = (np.concatenate(parts) for parts in zip(*usable, strict=True))
         size = len(text.CHARACTERS)
         classes = size if self.targets == "last" else None
-        return from_arrays(x, y, test_x, test_y, classes=classes, vocabulary=size, owners=owners)
+        return from_arrays(
+            x, y, test_x, test_y, classes=classes, vocabulary=size, owners=owners, test_owners=test_owners,
+        )  # fmt: skip
 
     def _windows(self, lines: str) -> tuple[text.Tokens, text.Tokens, text.Tokens, text.Tokens] | None:
         """Return the training and test inputs and labels of a role, or None if it is too small."""

@@ -177,7 +177,7 @@ def trial(runtime: ClientRuntime, together: int, steps: int) -> list[Task]:
         together: Number of tasks.
         steps: Maximum number of local steps per task.
     """
-    x, extension = runtime.context.layout.read(runtime.context.module), runtime.server_extension()
+    x, extension = runtime.context.split.shared.read(runtime.context.module), runtime.server_extension()
     if extension is not None:
         extension.start(x, runtime.context.data.clients)
     extra = extension.extra() if extension is not None else {}

@@ -51,12 +51,13 @@ class ClientStream:
 
     def load(self, task: Task, compiled: bool) -> Program:
         """Load a task into a program, and return the program."""
-        runtime, job = task
-        context = runtime.context
+        runtime, _ = task
+        context, item = runtime.context, runtime.item(task[1])
+        job = item.job
         x, lr = job.x[None], job.x.new_tensor([[context.rule.lr * job.rate]])
         received = rows([job.extra])
         buffers = context.received_buffers(received)
-        state = context.rule.begin(x, received, rows([runtime.begin(job)]))
+        state = context.rule.begin(x, received, rows([item.client_state]))
         batches, counts = context.plans([job])
         self.program = None  # its memory may be needed for another one
         self.program = self.programs.get(

@@ -115,7 +115,8 @@ class ForkBackend(Backend[ForkedWorker, TrainReply]):
             rules = [(runtime.context.rule, job) for runtime, job in tasks]
             tensors = max(2 + len(job.extra) + len(rule.sends) + 2 * len(rule.client_state) for rule, job in rules)
             # Twice, because a worker gets its next task before the reply to the last one is decoded.
-            slab = SharedSlab(2 * self.size * tensors, max(job.x.nbytes for _, job in tasks))
+            model_bytes = max(job.x.element_size() for _, job in tasks) * self.context.layout.dim
+            slab = SharedSlab(2 * self.size * tensors, model_bytes)
             self.allocator = SlabAllocator(slab)
         for worker in [worker for worker in self.workers if not worker.alive()]:
             self._discard(worker)
@@ -142,6 +143,7 @@ class ForkBackend(Backend[ForkedWorker, TrainReply]):
         assert self.allocator is not None
         allocator, ((runtime, job),) = self.allocator, pending.tasks
         item = runtime.item(job)
+        job = item.job
         x, extra = allocator.share(job.x), {name: allocator.share(value) for name, value in job.extra.items()}
         replied = 1 + len(item.rule.sends) + len(item.rule.client_state)
         slots = [allocator.allocate() for _ in range(len(item.client_state) + replied)]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from offbeat.client.context import Precision, TrainingContext
+from offbeat.client.personalization import Personalization
 from offbeat.client.rules import ClientRule
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Plan, Trained, WorkItem
@@ -46,6 +47,7 @@ class WorkerSetup:
         precision: Precision of the training.
         augment: Augmentation of the inputs.
         stacked: Whether jobs are trained in stacks.
+        personalization: What stays on the clients.
     """
 
     module: nn.Module
@@ -58,6 +60,7 @@ class WorkerSetup:
     precision: Precision
     augment: Augment | None
     stacked: bool
+    personalization: Personalization
 
     @classmethod
     def of(cls, context: TrainingContext, stacked: bool) -> WorkerSetup:
@@ -65,11 +68,14 @@ class WorkerSetup:
         data = context.data.dataset
         # One example, cloned: pickling a view would take the whole tensor along.
         x, y = (map_tensors(lambda t: t[:1].clone(), tree) for tree in (data.x, data.y))
-        template = dataclasses.replace(data, x=x, y=y, test_x=None, test_y=None, owners=None, table=None)
+        template = dataclasses.replace(
+            data, x=x, y=y, test_x=None, test_y=None, owners=None, test_owners=None, table=None
+        )
         return cls(
             copy.deepcopy(context.module).cpu(), template, map_tensors(as_array, data.x),
             map_tensors(as_array, data.y), context.task, context.rule,
             context.device.type, context.precision, context.augment, stacked,
+            context.personalization,
         )  # fmt: skip
 
 
@@ -110,6 +116,7 @@ class RemoteTrainer:
         self.context = TrainingContext(
             setup.module, unpartitioned, setup.rule, torch.device(setup.device),
             precision=setup.precision, augment=setup.augment, task=setup.task,
+            personalization=setup.personalization,
         )  # fmt: skip
         self.context.module.train()
         self.local_work = Vectorized(ClientRuntime(self.context)).local_work if setup.stacked else self._one_by_one

@@ -51,7 +51,7 @@ def evaluate(message: Message, context: Context) -> Message:
     """Evaluate a model on the node's data."""
     from offbeat.flower.client import NodeClient
 
-    return NodeClient(experiment(context), dict(context.node_config)).evaluate(message)
+    return NodeClient(experiment(context), dict(context.node_config)).evaluate(message, context)
 
 
 def experiment(context: Context) -> Experiment:

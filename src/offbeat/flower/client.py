@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from torch import Tensor
 
 from offbeat.client.context import TrainingContext
-from offbeat.client.evaluation import Evaluator
+from offbeat.client.evaluation import ClientModels, Evaluator
 from offbeat.client.runtime import ClientRuntime
+from offbeat.client.tested import tested_models
+from offbeat.client.training import Trained, train_job
 from offbeat.data import Dataset, PartitionedDataset, data_dir
 from offbeat.errors import ConfigError
 from offbeat.flower.wire import UPDATE, FlatFormat, raw_array
@@ -38,13 +40,9 @@ class NodeClient:
 
     def __init__(self, experiment: Experiment, node: dict[str, Any]) -> None:
         data = node_data(experiment, node)
-        self.context = TrainingContext(
-            experiment.module(data.dataset), data, experiment.client, torch.device(experiment.device),
-            precision=experiment.precision, augment=experiment.data.augment, task=experiment.task,
-        )  # fmt: skip
-        self.context.check_batches()
+        self.context = experiment.context(data)
         self.runtime = ClientRuntime(self.context, experiment.compression)
-        self.wire = FlatFormat(self.context.layout, experiment.compression)
+        self.wire = FlatFormat(self.context.split.shared, experiment.compression)
         self.batch_size = experiment.evaluation.batch_size
 
     def train(self, message: Message, context: Context) -> Message:
@@ -70,20 +68,34 @@ class NodeClient:
             job, client=0, steps=job.steps or self.context.steps(0), x=job.x.to(device), extra=extra
         )
 
-    def evaluate(self, message: Message) -> Message:
-        """Evaluate a model on the data of the node."""
-        job, data = self.wire.job(message.content), self.context.data
+    def evaluate(self, message: Message, state: Context) -> Message:
+        """Evaluate a model on the data of the node, with the node's personal part if there is one."""
+        job, data = self._local(self.wire.job(message.content)), self.context.data
         indices = data.indices(0)
         test_x, test_y = (map_tensors(lambda t: t[indices], tree) for tree in (data.dataset.x, data.dataset.y))
-        local = dataclasses.replace(data.dataset, test_x=test_x, test_y=test_y)
+        local = dataclasses.replace(data.dataset, test_x=test_x, test_y=test_y, test_owners=None)
         context = TrainingContext(
             self.context.module, dataclasses.replace(data, dataset=local), self.context.rule, self.context.device,
-            precision=self.context.precision, task=self.context.task,
+            precision=self.context.precision, task=self.context.task, personalization=self.context.personalization,
         )  # fmt: skip
-        evaluator = Evaluator(context, self.batch_size)
-        found = evaluator(job.x, job.extra.get(BUFFERS))().metrics
+        evaluator = Evaluator(context, self.batch_size, owners=np.zeros(len(indices), dtype=np.int64))
+        self._load_state(state, 0)
+        models = self._models(job) if context.personalization.tests_clients else None
+        found = evaluator(job.x, job.extra.get(BUFFERS), models)().metrics
         metrics = MetricRecord({"num-examples": evaluator.count, **found})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    def _models(self, job: Job) -> ClientModels:
+        """Return the model of this node, fine-tuned if that is asked for."""
+        steps = self.context.personalization.fine_tune_steps
+        tested = dataclasses.replace(job, steps=steps)
+
+        def train(tasks: Sequence[tuple[ClientRuntime, Job]]) -> Iterator[tuple[int, Trained]]:
+            self.context.module.train()
+            for place, (runtime, each) in enumerate(tasks):
+                yield place, train_job(self.context, runtime.item(each), self.context.plan(each))
+
+        return lambda clients: tested_models(self.runtime, [tested for _ in clients], train)
 
     def _load_state(self, context: Context, client: int) -> None:
         """Read the client's state from the node's Flower context."""

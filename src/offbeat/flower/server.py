@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pathlib
 import threading
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from offbeat.server.session import ServerSettings
 
 TIMEOUT = 3600.0  # seconds until a client must have replied, unless environment.trip_timeout is set
 NODES_TIMEOUT = 300.0  # seconds to wait for nodes at the start
+_LOG = logging.getLogger("offbeat")
 
 
 def serve(
@@ -68,7 +70,7 @@ def serve(
     """
     assembly = assemble(experiment, data_dir)
     nodes = NodeRegistry(assembly.context.data.clients)
-    wire = FlatFormat(assembly.context.layout, experiment.compression)
+    wire = FlatFormat(assembly.context.split.shared, experiment.compression)
     transport = FlowerTransport(grid, wire, nodes, experiment.environment.trip_timeout or TIMEOUT)
     run = Run(
         assembly, interrupted=interrupted, watch=watch, folder=out, transport=transport,
@@ -135,7 +137,7 @@ def replay(folder: pathlib.Path, data_dir: str | None = None) -> ReplayResult:
     assembly = assemble(experiment, data_dir or Origin.of(folder).data_dir)
     version, x = _saved_model(folder, assembly)
     nodes = NodeRegistry(assembly.context.data.clients)
-    wire = FlatFormat(assembly.context.layout, experiment.compression)
+    wire = FlatFormat(assembly.context.split.shared, experiment.compression)
     transport = ReplayTransport(folder, wire, nodes)
     loop = dataclasses.replace(_settings(assembly, nodes, wire, folder), folder=None).loop(transport)
     same = replay_to(loop, version) and torch.equal(loop.algorithm.x, x)
@@ -148,7 +150,7 @@ def _saved_model(folder: pathlib.Path, assembly: Assembly) -> tuple[int, Tensor]
         from safetensors.torch import load_file
 
         version: int = read_summary(folder)["rounds"]
-        return version, assembly.context.layout.flatten(load_file(folder / MODEL))
+        return version, assembly.context.split.shared.flatten(load_file(folder / MODEL))
     state = checkpoint.load(folder / CHECKPOINT, "cpu")
     if state is None:
         raise RunFolderError(f"{folder} has neither a result nor a checkpoint to compare with")
@@ -165,13 +167,19 @@ def assemble(experiment: Experiment, data_dir: str | None) -> Assembly:
     check_algorithm(experiment.algorithm, "algorithm.name")
     if experiment.environment.attack is not None:
         raise ConfigError("attacks can only be simulated; remove it for a deployment", key="environment.attack")
+    if experiment.personalization.tests_clients:
+        _LOG.warning(
+            "personal parts stay on the nodes: the server's metrics are those of x with the initial personal part, "
+            "without fine-tuning"
+        )
     return dataclasses.replace(experiment, executor="sequential").assemble(data_dir)
 
 
 def _settings(assembly: Assembly, nodes: NodeRegistry, wire: FlatFormat, folder: pathlib.Path) -> ServerSettings:
     """Return the server's settings with real nodes instead of a simulated environment."""
     experiment = assembly.experiment
-    workload = Workload(experiment.client.steps or 0)  # 0: the node derives the steps from the size of its data
+    steps = experiment.client.steps  # 0: the node derives the steps from the size of its data
+    workload = Workload(0 if steps is None else steps + experiment.personalization.head_steps)
     return dataclasses.replace(
         assembly.server_settings(folder),
         environment=live_environment(nodes),

@@ -76,7 +76,7 @@ def run(
         data_dir: Where data sets are stored.
         watch: Receives progress snapshots.
         callbacks: Receive the evaluations and the end of the run, such as `TensorBoard()`.
-        settings: Further fields of `Experiment`: client, environment, compression, validation, rounds,
+        settings: Further fields of `Experiment`: client, personalization, environment, compression, validation, rounds,
             virtual_seconds, seed, device, executor, compile, precision.
 
     Returns:

@@ -59,7 +59,7 @@ class Assembly:
         context, module = self.context, self.context.module
         return (
             self.executor_name, str(context.device), context.precision, context.augment, id(context.data.dataset),
-            context.task.pool_key,
+            context.task.pool_key, context.personalization,
             str(module), context.layout.fingerprint, context.fixed_fingerprint,
         )  # fmt: skip
 
@@ -75,7 +75,7 @@ class Assembly:
             scheduler=experiment.scheduler,
             environment=self.environment,
             validator=experiment.validation,
-            x=context.layout.read(context.module),
+            x=context.split.shared.read(context.module),
             clients=context.data.clients,
             seed=experiment.seed,
             workload=self.workload,
@@ -84,6 +84,7 @@ class Assembly:
             auxiliary_sizes=runtime.auxiliary_sizes(),
             outgoing=runtime.outgoing,
             stateful=runtime.stateful,
+            tests_clients=context.personalization.tests_clients,
             folder=folder,
         )
 
@@ -114,10 +115,10 @@ class Assembly:
 
     def _upload_share(self, rate: float) -> float:
         """Return the size of an update compressed at a rate, as a share of the whole model's."""
-        layout = self.context.layout
+        layout = self.context.split.shared
         return self.experiment.compression.upload.size(layout, rate) / (4 * layout.dim)
 
     def _profile(self, client: int) -> tuple[float, float] | None:
         """Return a device's seconds per step and seconds per upload, as the delay model knows them."""
         device_key = key(self.experiment.seed, "device", client)
-        return self.environment.delay.profile(client, device_key, 4 * self.context.layout.dim)
+        return self.environment.delay.profile(client, device_key, 4 * self.context.split.shared.dim)

@@ -28,6 +28,7 @@ from offbeat.algorithms import (
     Topology,
 )
 from offbeat.cache import CACHES, UpdateCache
+from offbeat.client.personalization import Personalization
 from offbeat.client.rules import (
     CLIENT_RULES,
     LOCAL_OPTIMIZERS,
@@ -162,6 +163,7 @@ def parse(table: Table) -> Experiment:
     values["task"] = _choose(Task, table.get("task", {}), "task", "classification")
     values["data"] = _data(table.get("data", {}))
     values["environment"] = _build(Environment, table.get("environment", {}), "environment")
+    values["personalization"] = _build(Personalization, table.get("personalization", {}), "personalization")
     values["compression"] = _build(Compression, table.get("compression", {}), "compression")
     values["validation"] = _build(UpdateValidator, table.get("validation", {}), "validation")
     values["evaluation"] = _build(Evaluation, table.get("evaluation", {}), "evaluation")

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from offbeat.algorithms import CA2FL, Algorithm
 from offbeat.client.context import Precision, TrainingContext
-from offbeat.client.evaluation import Evaluator, test_owners
+from offbeat.client.evaluation import Evaluator
+from offbeat.client.owners import test_owners
+from offbeat.client.personalization import Personalization
 from offbeat.client.rules import SGD, ClientRule
 from offbeat.client.runtime import ClientRuntime
 from offbeat.compression import Compression
@@ -57,7 +59,10 @@ class Evaluation(Options):
     examples: PositiveInt | None = None
     """Number of test examples to use, a fixed random sample; all if not given."""
     per_client: bool = False
-    """Whether metrics are also computed per client, on a test set that resembles its training data."""
+    """Whether metrics are also computed per client, on a test set that resembles its training data; with
+    `personalization` they always are."""
+    per_label: bool = False
+    """Whether metrics are also computed per class label."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +115,8 @@ class Experiment(Options):
     """The clients' local training rule."""
     scheduler: Scheduler
     """When the server steps, and how many clients it keeps busy."""
+    personalization: Personalization = field(default_factory=Personalization)
+    """Parameters that stay on the clients, and fine-tuning before a client is tested."""
     compression: Compression = field(default_factory=Compression)
     """Compression of uploads and downloads."""
     environment: Environment = field(default_factory=Environment)
@@ -180,13 +187,22 @@ class Experiment(Options):
                 f"{self.client.batch_size} is more than the {examples} training examples in all",
                 key="client.batch_size",
             )
+        context = self.context(data)
+        privacy.check_statistics(self.algorithm, bool(context.split.shared_buffers.names))
+        return self._assembled(environment, ClientRuntime(context, self.compression), runs)
+
+    def context(self, data: FederatedData) -> TrainingContext:
+        """Build the model for a data set, and everything else that local training needs.
+
+        Raises:
+            ConfigError: The model does not suit the data, the task, the batches or the personalization.
+        """
         context = TrainingContext(
             self.module(data.dataset), data, self.client, torch.device(self.device), precision=self.precision,
-            augment=self.data.augment, task=self.task,
+            augment=self.data.augment, task=self.task, personalization=self.personalization,
         )  # fmt: skip
         context.check_batches()
-        privacy.check_statistics(self.algorithm, bool(context.buffers.names))
-        return self._assembled(environment, ClientRuntime(context, self.compression), runs)
+        return context
 
     def _poisoned(self, environment: Environment, data: FederatedData) -> FederatedData:
         """Return the data with the labels of poisoning attackers changed."""
@@ -223,15 +239,22 @@ class Experiment(Options):
 
     def _evaluator(self, context: TrainingContext) -> Evaluator:
         settings, dataset = self.evaluation, context.data.dataset
-        if settings.per_client and context.data.clients > MAX_CLIENTS:
+        per_client = settings.per_client or self.personalization.tests_clients
+        if per_client and context.data.clients > MAX_CLIENTS:
             raise ConfigError(
                 f"{context.data.clients:,} clients are too many for metrics per client; at most {MAX_CLIENTS:,}",
-                key="evaluation.per_client",
+                key="evaluation.per_client" if settings.per_client else "personalization",
+            )
+        if settings.per_label and not (dataset.has_class_labels and dataset.reader is None):
+            raise ConfigError(
+                "true, but the test examples have no class labels in memory; remove it", key="evaluation.per_label"
             )
         if dataset.test_x is None:
             _LOG.warning("there is no test data: all metrics are those of the training data")
-        owners = test_owners(context) if settings.per_client else None
-        return Evaluator(context, settings.batch_size, examples=settings.examples, owners=owners)
+        owners = test_owners(context) if per_client else None
+        return Evaluator(
+            context, settings.batch_size, examples=settings.examples, owners=owners, per_label=settings.per_label
+        )
 
     def _compiles(self, context: TrainingContext, runs: int) -> bool:
         if self.compile is not None:

@@ -1,4 +1,4 @@
-"""Metrics per client as rows, and how evenly the clients are served."""
+"""Metrics per client and per label as rows, and how evenly the clients are served."""
 
 from __future__ import annotations
 
@@ -58,3 +58,15 @@ def client_rows(
         {**shared, "client": int(i), "examples": int(sizes[i]), **{name: float(v[i]) for name, v in per_client.items()}}
         for i in known
     ]
+
+
+def label_rows(line: Mapping[str, Any], per_label: Mapping[str, NDArray[np.float64]]) -> list[dict[str, Any]]:
+    """Return one row per class label with test examples.
+
+    Args:
+        line: The evaluation's row.
+        per_label: Values per label by metric.
+    """
+    known = np.flatnonzero(~np.isnan(next(iter(per_label.values()))))
+    shared = {"version": line["version"], "virtual_seconds": line["virtual_seconds"]}
+    return [{**shared, "label": int(i), **{name: float(v[i]) for name, v in per_label.items()}} for i in known]

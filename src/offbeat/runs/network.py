@@ -44,6 +44,11 @@ def check_network(experiment: Experiment, network: Network, context: TrainingCon
             "gossip has no server with which this rule could exchange vectors: use an optimizer, or prox",
         ),
         (
+            "personalization",
+            experiment.personalization.tests_clients,
+            "the clients of a gossip network exchange and average whole models: remove personalization",
+        ),
+        (
             "environment.local_work",
             not experiment.environment.local_work.exact,
             "gossip needs the same number of steps from every client: remove local_work",

@@ -32,7 +32,8 @@ def headline(snapshot: ProgressSnapshot) -> str:
     speed = counters.client_steps / counters.wall_seconds if counters.wall_seconds else 0.0
     clock = "s" if snapshot.real else "s virtual"
     staleness = f"τ {counters.staleness_mean:.1f}/{counters.staleness_max}"
-    return f"{counters.virtual_seconds:,.0f} {clock}  {name} {value}  {staleness}  {speed:,.0f} steps/s"
+    testing = "" if snapshot.testing is None else f"  testing {snapshot.testing:.0%}"
+    return f"{counters.virtual_seconds:,.0f} {clock}  {name} {value}  {staleness}  {speed:,.0f} steps/s{testing}"
 
 
 def done(snapshot: ProgressSnapshot) -> float:
@@ -247,8 +248,10 @@ class _RunRow:
             self._print(snapshot)
 
     def _print(self, snapshot: ProgressSnapshot) -> None:
-        """Print a plain line after a new evaluation, at most every few seconds."""
-        if time.monotonic() - self._last < PLAIN_SECONDS or (evaluated := _evaluated(snapshot)) == self._shown:
+        """Print a plain line after a new evaluation or during a long one, at most every few seconds."""
+        evaluated = _evaluated(snapshot)
+        news = evaluated != self._shown or snapshot.testing is not None
+        if time.monotonic() - self._last < PLAIN_SECONDS or not news:
             return
         self._last, self._shown = time.monotonic(), evaluated
         share = done(snapshot)

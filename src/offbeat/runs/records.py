@@ -23,6 +23,7 @@ from offbeat.runs.folder import (
     Origin,
     RunFolder,
     read_client_metrics,
+    read_label_metrics,
     read_metrics,
     read_status,
     write_status,
@@ -66,22 +67,25 @@ class Records:
                     self.folder.close()
             raise RunFolderError(f"cannot resume {path}: {error.strerror}") from error
 
-    def restore(self, path: pathlib.Path) -> tuple[list[Line], list[Line]]:
-        """Open the folder after the checkpoint's records; return the evaluations, in all and per client."""
+    def restore(self, path: pathlib.Path) -> tuple[list[Line], list[Line], list[Line]]:
+        """Open the folder after the checkpoint's records; return the evaluations: in all, per client and per label."""
         metrics_bytes, update_rows = self._restored.get("metrics_bytes", 0), self._restored.get("update_rows", 0)
-        client_bytes = self._restored.get("client_metrics_bytes", 0)
+        client_bytes, label_bytes = (self._restored.get(f"{each}_metrics_bytes", 0) for each in ("client", "label"))
         lines = read_metrics(path, metrics_bytes) if self._restored else []
         per_client = read_client_metrics(path, client_bytes) if client_bytes else []
-        self.folder = RunFolder(path, metrics_bytes, update_rows, client_metrics_bytes=client_bytes)
+        per_label = read_label_metrics(path, label_bytes) if label_bytes else []
+        self.folder = RunFolder(
+            path, metrics_bytes, update_rows, client_metrics_bytes=client_bytes, label_metrics_bytes=label_bytes
+        )
         self.folder.status("running")
-        return lines, per_client
+        return lines, per_client, per_label
 
     def state_dict(self) -> dict[str, Any]:
         """Return the lengths of the logs."""
         assert self.folder, "only runs with a folder write checkpoints"
         return {
             "metrics_bytes": self.folder.metrics_bytes,
-            "client_metrics_bytes": self.folder.client_metrics_bytes,
+            **self.folder.grouped_bytes,
             "update_rows": self.folder.updates.rows,
         }
 

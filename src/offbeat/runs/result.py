@@ -73,7 +73,9 @@ class Result:
     """Whether the run was interrupted before its end."""
 
     client_metrics: list[dict[str, Any]] = field(default_factory=list)
-    """One row per client and evaluation, with `evaluation.per_client`."""
+    """One row per client and evaluation, with `evaluation.per_client` or `personalization`."""
+    label_metrics: list[dict[str, Any]] = field(default_factory=list)
+    """One row per class label and evaluation, with `evaluation.per_label`."""
 
     @property
     def accuracy(self) -> float:
@@ -91,6 +93,7 @@ class ProgressSnapshot:
     metrics: list[dict[str, Any]]
     real: bool = False  # whether `virtual_seconds` are seconds of the wall clock
     metric: MetricInfo = field(default_factory=lambda: ACCURACY)  # the main metric
+    testing: float | None = None  # the share of the test examples that the evaluation underway has passed
 
 
 Watch = Callable[[ProgressSnapshot], None]

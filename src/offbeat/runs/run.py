@@ -12,17 +12,19 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from offbeat.client.evaluation import EvaluationInterrupted, TestResult
+from offbeat.client.tested import tested_models
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
 from offbeat.executors.base import TrainingOutcome
 from offbeat.messages import Job, Update
+from offbeat.random import key
 from offbeat.runs.assembly import Assembly
 from offbeat.runs.callbacks import Callback, CallbackList, RunOutcome
 from offbeat.runs.checkpoint_pacing import CheckpointPacer
 from offbeat.runs.evaluations import Evaluations
-from offbeat.runs.folder import Origin, RunFolder
+from offbeat.runs.folder import Origin, RunFolder, listed
 from offbeat.runs.hooks import installed_hooks
 from offbeat.runs.info import run_info
 from offbeat.runs.records import Records
@@ -83,8 +85,9 @@ class Run:
         self._stop: str | None = None  # why the run ends before its last round
         self._fruitless = 0  # events in a row without an accepted update
         self._wall_before = 0.0
-        self._started = time.monotonic()
+        self._started = self._shown = time.monotonic()
         self.assembly.evaluate.stopping = self.interrupted.is_set
+        self.assembly.evaluate.progress = lambda done, count: this.evaluating(done / count)
         self.session = ServerSession(
             settings or assembly.server_settings(folder),
             self.transport,
@@ -124,7 +127,7 @@ class Run:
             self._started = time.monotonic()
             if not self.metrics:
                 self.session.start()
-            watched = self._started
+            self._shown = self._started
             pacer = CheckpointPacer(runs, self._checkpoint_bytes, self._started)
             while not self.session.finished and not self.interrupted.is_set():
                 while jobs := self.transport.wanted():
@@ -132,8 +135,7 @@ class Run:
                 installed_hooks().before_turn(self)
                 stepped = self.session.turn().stepped
                 now = time.monotonic()
-                if now - watched > WATCH_SECONDS:
-                    watched = now
+                if now - self._shown > WATCH_SECONDS:
                     self._show()
                 if self.folder:
                     due = pacer.due(now) or (self.checkpoint_every_version and stepped)
@@ -170,7 +172,27 @@ class Run:
     def evaluate(self, version: int) -> None:
         """Start an evaluation."""
         row = evaluation_row(self._timed(), self.transport, self.assembly.executor, self.loop.algorithm)
-        self.evaluations.start(self.session.x, self.session.buffers, {"version": version} | row)
+        models = self._client_models if self._tests_clients else None
+        self.evaluations.start(self.session.x, self.session.buffers, {"version": version} | row, models)
+
+    @property
+    def _tests_clients(self) -> bool:
+        """Whether every client is tested with a model of its own; those of real clients are not here."""
+        return self.assembly.context.personalization.tests_clients and not self.transport.real_time
+
+    def _client_models(self, clients: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """Return the models with which clients are tested now."""
+        steps, seed = self.assembly.context.personalization.fine_tune_steps, self.experiment.seed
+        loop, version, rate = self.loop, self.session.version, self.loop.algorithm.local_rate()
+        extra = loop.extension.extra() if loop.extension is not None else {}
+        jobs = [
+            Job(
+                0, client, version, self.session.x, steps, key(seed, "fine-tune", client, version), rate, extra=extra,
+                last_accepted_job=loop.last_accepted.get(client, 0) if loop.tracks_acceptance else None,
+            )
+            for client in clients
+        ]  # fmt: skip
+        return tested_models(self.assembly.runtime, jobs, self.assembly.executor.local_results)
 
     def evaluated(self, line: dict[str, Any], result: TestResult) -> None:
         """Record an evaluation, and stop if it says so."""
@@ -178,7 +200,8 @@ class Run:
         if self.folder:
             self.folder.metric(line)
             self.folder.client_metrics(line, result.per_client)
-        self.callbacks.on_evaluation(line)
+            self.folder.label_metrics(line, result.per_label)
+        self.callbacks.on_evaluation(line | _grouped(result))
         self._show()
 
     def _stop_early(self) -> None:
@@ -189,14 +212,16 @@ class Run:
         self.counters.wall_seconds = self._wall_before + time.monotonic() - self._started
         return self.counters
 
-    def _show(self) -> None:
-        experiment, real_time = self.experiment, self.transport.real_time
-        counters = self._timed()
-        self.watch(
-            ProgressSnapshot(
-                counters, experiment.rounds, experiment.virtual_seconds, self.metrics, real_time, experiment.task.main
-            )
-        )
+    def evaluating(self, share: float) -> None:
+        """Show the progress of an evaluation that takes long."""
+        if time.monotonic() - self._shown > WATCH_SECONDS:
+            self._show(share)
+
+    def _show(self, testing: float | None = None) -> None:
+        self._shown = time.monotonic()
+        experiment, counters, main = self.experiment, self._timed(), self.experiment.task.main
+        limit, real_time = experiment.virtual_seconds, self.transport.real_time
+        self.watch(ProgressSnapshot(counters, experiment.rounds, limit, self.metrics, real_time, main, testing))
 
     # End ------------------------------------------------------------------------------------------------------
 
@@ -234,9 +259,11 @@ class Run:
         return self._result(summary, interrupted=True)
 
     def _result(self, summary: dict[str, Any], interrupted: bool = False) -> Result:
+        evaluations = self.evaluations
         return Result(
-            self.loop.algorithm.x, summary, self.metrics, self.records.path, interrupted, self.evaluations.client_rows
-        )
+            self.loop.algorithm.x, summary, self.metrics, self.records.path, interrupted, evaluations.client_rows,
+            evaluations.label_rows,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -265,9 +292,9 @@ class Run:
     def model(self) -> nn.Module:
         """Return a copy of the module with the newest weights and statistics."""
         module, context = copy.deepcopy(self.assembly.context.module), self.assembly.context
-        context.layout.write(module, self.session.x)
+        context.split.shared.write(module, self.session.x)
         if (buffers := self.session.buffers) is not None:
-            context.buffers.write(module, buffers)
+            context.split.shared_buffers.write(module, buffers)
         return module.eval()
 
     # Folder ----------------------------------------------------------------------------------------------------
@@ -312,6 +339,12 @@ class Run:
         runtime = self.assembly.runtime
         in_flight = 8 * runtime.context.layout.dim * len(self.loop.out)
         return self.loop.algorithm.cache_bytes + runtime.state.nbytes + in_flight
+
+
+def _grouped(result: TestResult) -> dict[str, Any]:
+    """Return the values per client and per label for callbacks."""
+    tables = {"per_client": result.per_client, "per_label": result.per_label}
+    return {name: listed(table) for name, table in tables.items() if table}
 
 
 def _updates(trained: Sequence[TrainingOutcome]) -> list[Update]:

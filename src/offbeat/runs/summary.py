@@ -99,7 +99,7 @@ def summarize(
         **privacy.summary(loop.algorithm),
         "clients": context.data.clients,
         "attackers": len(assembly.attackers),
-        "parameters": context.layout.dim,
+        "parameters": context.split.shared.dim,
         "executor": assembly.executor_name,
         "executors_tried": assembly.rates,
         "precision": experiment.precision,

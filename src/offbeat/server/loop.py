@@ -42,6 +42,7 @@ class Loop:
         auxiliary_sizes: Sizes of the vectors that an update carries in addition to Δ.
         outgoing: Returns a version of x as clients decode it.
         tracks_acceptance: Whether clients keep state, so that they need to know which updates were accepted.
+        tests_clients: Whether evaluations need to know it as well, as they test what clients keep.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class Loop:
         auxiliary_sizes: Mapping[str, int] | None = None,
         outgoing: Callable[[Tensor, int], Tensor] = lambda x, version: x,
         tracks_acceptance: bool = False,
+        tests_clients: bool = False,
     ) -> None:
         self.algorithm, self.scheduler, self.environment, self.transport = algorithm, scheduler, environment, transport
         self.workload, self.extension, self.outgoing = workload, extension, outgoing
         self.validator, self.auxiliary_sizes = validator or UpdateValidator(), auxiliary_sizes or {}
-        self.tracks_acceptance = tracks_acceptance and (transport.untrusted or self.validator.can_reject)
+        can_reject = transport.untrusted or self.validator.can_reject
+        self.tracks_acceptance = tracks_acceptance and (can_reject or tests_clients)
         self.last_accepted: dict[int, int] = {}  # each client's last accepted job
         self.seed = seed
         self._job_key = key(seed, "job")

@@ -106,6 +106,8 @@ class ServerSettings:
     """A version of x as clients decode it."""
     stateful: bool = False
     """Whether clients keep state, so that they need to know which updates were accepted."""
+    tests_clients: bool = False
+    """Whether evaluations need to know which updates were accepted, as they test what clients keep."""
     algorithm_seed: Callable[[Algorithm], int] | None = None
     """The seed of the server's own draws, where it is not that of the run."""
     participation: Callable[[int], float | None] | None = None
@@ -131,6 +133,7 @@ class ServerSettings:
             auxiliary_sizes=self.auxiliary_sizes,
             outgoing=self.outgoing,
             tracks_acceptance=self.stateful,
+            tests_clients=self.tests_clients,
         )
         seed = self.seed if self.algorithm_seed is None else self.algorithm_seed(algorithm)
         participation = self.participation or self.environment.availability.probability_of

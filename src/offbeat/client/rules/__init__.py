@@ -5,6 +5,7 @@ from offbeat.client.rules.adam import Adam, AdamW
 from offbeat.client.rules.base import ClientRule, Number, State, checked_initial_state, steps_per_epoch
 from offbeat.client.rules.correction import Correction
 from offbeat.client.rules.dyn import Dyn
+from offbeat.client.rules.head_first import HEAD_STEPS, HeadFirst, head_first
 from offbeat.client.rules.optimizer import LocalOptimizer
 from offbeat.client.rules.prox import Prox
 from offbeat.client.rules.scaffold import Scaffold
@@ -17,6 +18,7 @@ CLIENT_RULES: dict[str, type[ClientRule]] = LOCAL_OPTIMIZERS | {"prox": Prox, "s
 
 __all__ = [
     "CLIENT_RULES",
+    "HEAD_STEPS",
     "LOCAL_OPTIMIZERS",
     "SGD",
     "Adagrad",
@@ -25,6 +27,7 @@ __all__ = [
     "ClientRule",
     "Correction",
     "Dyn",
+    "HeadFirst",
     "LocalOptimizer",
     "Number",
     "Prox",
@@ -33,5 +36,6 @@ __all__ = [
     "TorchOptimizer",
     "as_client_rule",
     "checked_initial_state",
+    "head_first",
     "steps_per_epoch",
 ]

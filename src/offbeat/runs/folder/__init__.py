@@ -12,6 +12,7 @@ from offbeat.runs.folder.reader import (
     read_client_metrics,
     read_config,
     read_json,
+    read_label_metrics,
     read_metrics,
     read_setting,
     read_status,
@@ -38,6 +39,7 @@ from offbeat.runs.folder.writer import (
     RunFolder,
     UpdateLog,
     environment,
+    listed,
     write_status,
 )
 
@@ -64,10 +66,12 @@ __all__ = [
     "is_finished",
     "is_run",
     "iter_metrics",
+    "listed",
     "name_of",
     "read_client_metrics",
     "read_config",
     "read_json",
+    "read_label_metrics",
     "read_metrics",
     "read_setting",
     "read_status",

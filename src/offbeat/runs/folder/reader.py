@@ -26,6 +26,7 @@ from offbeat.runs.folder.schema import (
     CLIENT_METRICS,
     CONFIG,
     FIRST_UPDATE,
+    LABEL_METRICS,
     LOCK,
     METRICS,
     SETTING,
@@ -149,9 +150,18 @@ def read_metrics(
 
 def read_client_metrics(folder: pathlib.Path, size: int = MAX_TEXT_BYTES) -> list[dict[str, Any]]:
     """Return the evaluations per client, each with a list of values per metric; none if the run has no such file."""
-    if not (folder / CLIENT_METRICS).is_file():
+    return _read_grouped(folder, CLIENT_METRICS, size)
+
+
+def read_label_metrics(folder: pathlib.Path, size: int = MAX_TEXT_BYTES) -> list[dict[str, Any]]:
+    """Return the evaluations per class label, each with a list of values per metric; none without such a file."""
+    return _read_grouped(folder, LABEL_METRICS, size)
+
+
+def _read_grouped(folder: pathlib.Path, name: str, size: int) -> list[dict[str, Any]]:
+    if not (folder / name).is_file():
         return []
-    return list(iter_metrics(folder, size, in_progress=size == MAX_TEXT_BYTES, name=CLIENT_METRICS))
+    return list(iter_metrics(folder, size, in_progress=size == MAX_TEXT_BYTES, name=name))
 
 
 def read_updates(folder: pathlib.Path, *, mapped: bool = False, any_status: bool = False) -> UpdateRows:

@@ -3,6 +3,7 @@
 config.toml        the complete experiment
 metrics.jsonl      one line per evaluation
 client_metrics.jsonl  one line per evaluation, with a list of values per client for each metric (optional)
+label_metrics.jsonl   the same with a list of values per class label (optional)
 updates.npy        one row per completed job (`numpy.load` reads it, also during the run)
 model.safetensors  the final model, under its own parameter names
 summary.json       the result; exists once the run is finished
@@ -20,6 +21,7 @@ from offbeat.server.reasons import REASONS
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
 CLIENT_METRICS = "client_metrics.jsonl"
+LABEL_METRICS = "label_metrics.jsonl"
 UPDATES = "updates.npy"
 MODEL = "model.safetensors"
 SUMMARY = "summary.json"

@@ -25,6 +25,7 @@ from offbeat.runs.folder.schema import (
     CHECKPOINT,
     CLIENT_METRICS,
     CONFIG,
+    LABEL_METRICS,
     LOCK,
     METRICS,
     SETTING,
@@ -123,9 +124,10 @@ class RunFolder:
         update_rows: int,
         origin: Origin | None = None,
         client_metrics_bytes: int = 0,
+        label_metrics_bytes: int = 0,
     ) -> None:
         self.path = path
-        self.client_metrics_bytes = client_metrics_bytes
+        self._grouped_bytes = {CLIENT_METRICS: client_metrics_bytes, LABEL_METRICS: label_metrics_bytes}
         self.created = False  # whether this run created the folder, rather than resumed it
         self._new: list[pathlib.Path] = []  # directories that this run created, innermost first
         with contextlib.ExitStack() as opened:
@@ -140,8 +142,9 @@ class RunFolder:
             self._metrics.truncate(metrics_bytes)
             self._metrics.seek(0, os.SEEK_END)
             self.updates = UpdateLog(path / UPDATES, update_rows)
-            if (path / CLIENT_METRICS).exists():
-                os.truncate(path / CLIENT_METRICS, client_metrics_bytes)
+            for name, size in self._grouped_bytes.items():
+                if (path / name).exists():
+                    os.truncate(path / name, size)
             opened.pop_all()
 
     @classmethod
@@ -194,13 +197,27 @@ class RunFolder:
 
     def client_metrics(self, line: Mapping[str, Any], per_client: Mapping[str, NDArray[np.float64]]) -> None:
         """Append an evaluation per client to `client_metrics.jsonl`: one line with a list of values per metric."""
-        if not per_client:
+        self._grouped(CLIENT_METRICS, line, per_client)
+
+    def label_metrics(self, line: Mapping[str, Any], per_label: Mapping[str, NDArray[np.float64]]) -> None:
+        """Append an evaluation per class label to `label_metrics.jsonl`."""
+        self._grouped(LABEL_METRICS, line, per_label)
+
+    @property
+    def grouped_bytes(self) -> dict[str, int]:
+        """Current sizes of `client_metrics.jsonl` and `label_metrics.jsonl`."""
+        return {
+            "client_metrics_bytes": self._grouped_bytes[CLIENT_METRICS],
+            "label_metrics_bytes": self._grouped_bytes[LABEL_METRICS],
+        }
+
+    def _grouped(self, name: str, line: Mapping[str, Any], columns: Mapping[str, NDArray[np.float64]]) -> None:
+        if not columns:
             return
-        columns = {name: [None if np.isnan(v) else float(v) for v in values] for name, values in per_client.items()}
-        text = json.dumps({"version": line["version"], "virtual_seconds": line["virtual_seconds"], **columns}) + "\n"
-        with (self.path / CLIENT_METRICS).open("ab") as file:
-            file.write(text.encode())
-        self.client_metrics_bytes += len(text.encode())
+        text = json.dumps({"version": line["version"], "virtual_seconds": line["virtual_seconds"], **listed(columns)})
+        with (self.path / name).open("ab") as file:
+            file.write(f"{text}\n".encode())
+        self._grouped_bytes[name] += len(text.encode()) + 1
 
     def status(self, state: str, **more: Any) -> None:
         """Write `status.json`; see `write_status`."""
@@ -220,6 +237,11 @@ class RunFolder:
             self.close()
         _clear(self.path)
         _remove(self._new)
+
+
+def listed(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float | None]]:
+    """Return values per client or label as lists for JSON; those that do not exist are None."""
+    return {name: [None if np.isnan(v) else float(v) for v in values] for name, values in columns.items()}
 
 
 def environment() -> dict[str, Any]:
