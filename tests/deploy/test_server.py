@@ -97,6 +97,17 @@ def test_a_deployment_with_one_client_equals_the_simulation(client: str, tmp_pat
     assert torch.equal(deployed.x, simulated.x)
 
 
+def test_personal_parameters_stay_on_the_node(tmp_path: pathlib.Path) -> None:
+    """They are part of the node's Flower context: with one client, x follows the simulation."""
+    text = toml('[algorithm]\nname = "fedasync"\n[scheduler]\nname = "per-arrival"\nconcurrency = 1\n')
+    text = text.replace("clients = 4", "clients = 1") + '[personalization]\nparameters = ["1.bias"]\nhead_steps = 2\n'
+    deployed = serve(parse(tomllib.loads(text)), grid(text, 1), tmp_path / "run")
+    simulated = execute(parse(tomllib.loads('executor = "sequential"\n' + text)))
+    assert torch.equal(deployed.x, simulated.x)
+    assert len(deployed.x) == 640
+    assert replay(tmp_path / "run").same
+
+
 def test_callbacks_receive_the_events_of_a_deployment(tmp_path: pathlib.Path) -> None:
     events: list[Any] = []
 

@@ -19,6 +19,7 @@ from offbeat.algorithms.staleness import Polynomial
 from offbeat.cache import ClientSide, Disk
 from offbeat.compression import QSGD, TopK, Uniform
 from offbeat.environment import ATTACKS, Battery, Bernoulli, Constant, Devices
+from offbeat.models import MLP
 from offbeat.runs import api, checkpoint_pacing
 from offbeat.runs.result import ProgressSnapshot
 from offbeat.server import checkpoint, session
@@ -32,6 +33,14 @@ EXACT: dict[str, dict[str, Any]] = {
         "client": ob.client_rules.Scaffold(lr=0.1, steps=3, batch_size=8),
         "compression": ob.Compression(upload=TopK(rate=0.2), error_feedback=True),
         "validation": ob.UpdateValidator(max_staleness=0),
+    },
+    "a personal head with steps of its own, updates that are rejected": {
+        "client": ob.client_rules.Scaffold(lr=0.1, steps=3, batch_size=8),
+        "model": MLP(hidden=(8,)),
+        "personalization": ob.Personalization(parameters=("3.*",), head_steps=2, fine_tune_steps=2),
+        "compression": ob.Compression(upload=TopK(rate=0.2), error_feedback=True),
+        "validation": ob.UpdateValidator(max_staleness=0),
+        "evaluation": ob.Evaluation(every=5, per_label=True),
     },
     "memory on disk": {"algorithm": ob.CA2FL(cache=Disk())},
     "memory at the clients, decaying rate": {
@@ -108,6 +117,13 @@ def test_everything_is_resumed_exactly(name: str, tmp_path: pathlib.Path, monkey
     again = api.resume(tmp_path / "cut")
     assert torch.equal(again.x, whole.x)
     assert (tmp_path / "cut/updates.npy").read_bytes() == (tmp_path / "whole/updates.npy").read_bytes()
+    assert again.client_metrics == whole.client_metrics
+    assert again.label_metrics == whole.label_metrics
+    for file in ("client_metrics.jsonl", "label_metrics.jsonl", "personal.safetensors"):
+        contents = [
+            path.read_bytes() if path.exists() else b"" for path in (tmp_path / "whole" / file, tmp_path / "cut" / file)
+        ]
+        assert contents[0] == contents[1]
     assert not (tmp_path / "cut" / session.CACHE_FOLDER).exists()
 
 

@@ -29,10 +29,10 @@ def run_info(run: Run) -> RunInfo:
         if (alive := reference()) is not None:
             alive.stop("a callback asked for it")
 
-    def model() -> nn.Module:
+    def model(client: int | None = None) -> nn.Module:
         alive = reference()
         assert alive is not None, "the run is over"
-        return alive.model()
+        return alive.models.module(client)
 
     lines = [dict(line) for line in run.metrics]
     return RunInfo(name, path, describe(experiment), lines, stop, model)

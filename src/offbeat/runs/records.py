@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from offbeat.errors import OffbeatError, RunFolderError
 from offbeat.files import write_atomic, write_json
@@ -18,6 +18,7 @@ from offbeat.runs.folder import (
     CONFIG,
     METRICS,
     MODEL,
+    PERSONAL,
     SUMMARY,
     UPDATES,
     Origin,
@@ -102,8 +103,10 @@ class Records:
         assert path is not None
         return hashlib.sha256((path / CONFIG).read_bytes() + fingerprint.encode()).hexdigest()
 
-    def finish(self, model: Callable[[], nn.Module], summary: Mapping[str, Any]) -> None:
-        """Write the model and the summary of a finished run."""
+    def finish(
+        self, model: Callable[[], nn.Module], personal: Callable[[], dict[str, Tensor]], summary: Mapping[str, Any]
+    ) -> None:
+        """Write the model, what stays on the clients, and the summary of a finished run."""
         if self.folder:
             from safetensors.torch import save
 
@@ -113,6 +116,8 @@ class Records:
                 for name, value in model().state_dict().items()
             }
             write_atomic(self.folder.path / MODEL, save(tensors))
+            if own := {name: value.detach().cpu().contiguous() for name, value in personal().items()}:
+                write_atomic(self.folder.path / PERSONAL, save(own))
             self.folder.close()
             write_json(self.folder.path / SUMMARY, summary)
             settle(self.folder.path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import pathlib
 import threading
 import time
@@ -12,14 +11,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from torch import Tensor, nn
-
 from offbeat.client.evaluation import EvaluationInterrupted, TestResult
-from offbeat.client.tested import tested_models
 from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
 from offbeat.executors.base import TrainingOutcome
 from offbeat.messages import Job, Update
-from offbeat.random import key
 from offbeat.runs.assembly import Assembly
 from offbeat.runs.callbacks import Callback, CallbackList, RunOutcome
 from offbeat.runs.checkpoint_pacing import CheckpointPacer
@@ -27,6 +22,7 @@ from offbeat.runs.evaluations import Evaluations
 from offbeat.runs.folder import Origin, RunFolder, listed
 from offbeat.runs.hooks import installed_hooks
 from offbeat.runs.info import run_info
+from offbeat.runs.models import Models
 from offbeat.runs.records import Records
 from offbeat.runs.result import ProgressSnapshot, Result, RunCounters, Watch, row
 from offbeat.runs.summary import evaluation_row, summarize
@@ -95,6 +91,7 @@ class Run:
             rounds=experiment.rounds,
             evaluate_every=experiment.evaluation.every,
         )
+        self.models = Models(assembly, self.session, simulated=not self.transport.real_time)
 
     @property
     def loop(self) -> Loop:
@@ -172,27 +169,8 @@ class Run:
     def evaluate(self, version: int) -> None:
         """Start an evaluation."""
         row = evaluation_row(self._timed(), self.transport, self.assembly.executor, self.loop.algorithm)
-        models = self._client_models if self._tests_clients else None
+        models = self.models.of if self.models.per_client else None
         self.evaluations.start(self.session.x, self.session.buffers, {"version": version} | row, models)
-
-    @property
-    def _tests_clients(self) -> bool:
-        """Whether every client is tested with a model of its own; those of real clients are not here."""
-        return self.assembly.context.personalization.tests_clients and not self.transport.real_time
-
-    def _client_models(self, clients: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-        """Return the models with which clients are tested now."""
-        steps, seed = self.assembly.context.personalization.fine_tune_steps, self.experiment.seed
-        loop, version, rate = self.loop, self.session.version, self.loop.algorithm.local_rate()
-        extra = loop.extension.extra() if loop.extension is not None else {}
-        jobs = [
-            Job(
-                0, client, version, self.session.x, steps, key(seed, "fine-tune", client, version), rate, extra=extra,
-                last_accepted_job=loop.last_accepted.get(client, 0) if loop.tracks_acceptance else None,
-            )
-            for client in clients
-        ]  # fmt: skip
-        return tested_models(self.assembly.runtime, jobs, self.assembly.executor.local_results)
 
     def evaluated(self, line: dict[str, Any], result: TestResult) -> None:
         """Record an evaluation, and stop if it says so."""
@@ -238,7 +216,7 @@ class Run:
             self.evaluations.settle()
         installed_hooks().before_finish(self)
         summary = self.summary()
-        self.records.finish(self.model, summary)
+        self.records.finish(self.models.module, self.models.personal, summary)
         self.callbacks.on_run_end(RunOutcome("finished", summary))
         installed_hooks().on_finish(self)
         return self._result(summary)
@@ -288,14 +266,6 @@ class Run:
         return summarize(self.assembly, self.loop, self.transport, self._timed(), self.metrics) | {
             "stopped": self._stop
         }
-
-    def model(self) -> nn.Module:
-        """Return a copy of the module with the newest weights and statistics."""
-        module, context = copy.deepcopy(self.assembly.context.module), self.assembly.context
-        context.split.shared.write(module, self.session.x)
-        if (buffers := self.session.buffers) is not None:
-            context.split.shared_buffers.write(module, buffers)
-        return module.eval()
 
     # Folder ----------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ def summarize(
         loop: The server loop in its current state.
         transport: The transport of the run.
         counters: The counters of the run.
-        metrics: The evaluations; at least one.
+        metrics: The evaluations; none if the run was interrupted during the first one.
     """
     experiment, context, executor = assembly.experiment, assembly.context, assembly.executor
     task, wall = experiment.task, counters.wall_seconds
@@ -73,9 +73,9 @@ def summarize(
         "seed": experiment.seed,
         "metric": main.name,
         "metric_unit": main.unit,
-        **{info.name: metrics[-1][info.name] for info in task.metric_infos()},
-        f"{main.name}_last10": sum(last10) / len(last10),
-        f"best_{main.name}": main.best(values),
+        **{info.name: metrics[-1][info.name] if metrics else None for info in task.metric_infos()},
+        f"{main.name}_last10": sum(last10) / len(last10) if metrics else None,
+        f"best_{main.name}": main.best(values) if metrics else None,
         "target": target[1] if target is not None else None,
         "target_metric": target[0].name if target is not None else None,
         "target_seconds": reached[0]["virtual_seconds"] if reached else None,

@@ -31,8 +31,9 @@ class RunInfo:
     """Earlier evaluations of a resumed run, for which `on_evaluation` is not called again."""
     stop: Callable[[], None] = lambda: None
     """Ends the run after the current turn; it counts as finished."""
-    model: Callable[[], Any] = lambda: None
-    """Returns a copy of the module with the newest weights."""
+    model: Callable[..., Any] = lambda client=None: None
+    """Returns a copy of the module with the newest weights, or the one with which a client is tested: `model(client)`.
+    With parameters that stay on the clients, `model()` has their initial values."""
 
     @property
     def home(self) -> pathlib.Path | None:
@@ -64,7 +65,11 @@ class Callback:
         """Called when a run starts or resumes; its folder exists."""
 
     def on_evaluation(self, run: RunInfo, line: Line) -> None:
-        """Called after each evaluation."""
+        """Called after each evaluation.
+
+        With `evaluation.per_client` and `per_label`, the line also has `per_client` and `per_label`: for each metric a
+        list with one value per client or label, None where there is no test example.
+        """
 
     def on_run_end(self, run: RunInfo, outcome: RunOutcome) -> None:
         """Called when a run has ended and everything is written, unless the process was killed."""

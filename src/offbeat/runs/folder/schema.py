@@ -6,6 +6,7 @@ client_metrics.jsonl  one line per evaluation, with a list of values per client 
 label_metrics.jsonl   the same with a list of values per class label (optional)
 updates.npy        one row per completed job (`numpy.load` reads it, also during the run)
 model.safetensors  the final model, under its own parameter names
+personal.safetensors  what stays on the clients, as "client.name" (with `personalization`)
 summary.json       the result; exists once the run is finished
 status.json        running, finished, interrupted or failed; versions and hardware
 setting.json       facts that the config does not state: the partition, the attackers, the network
@@ -24,6 +25,7 @@ CLIENT_METRICS = "client_metrics.jsonl"
 LABEL_METRICS = "label_metrics.jsonl"
 UPDATES = "updates.npy"
 MODEL = "model.safetensors"
+PERSONAL = "personal.safetensors"
 SUMMARY = "summary.json"
 STATUS_FILE = "status.json"
 SETTING = "setting.json"

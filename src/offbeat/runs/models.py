@@ -1,0 +1,84 @@
+"""The models of a run at one moment: x alone, and those with which its clients are tested."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from offbeat.client.personal_part import PERSONAL
+from offbeat.client.tested import tested_models
+from offbeat.messages import Job
+from offbeat.random import key
+from offbeat.runs.assembly import Assembly
+from offbeat.server.session import ServerSession
+
+
+class Models:
+    """The newest models of a run.
+
+    Attributes:
+        per_client: Whether every client is tested with a model of its own.
+
+    Args:
+        assembly: The experiment.
+        session: The server's session.
+        simulated: Whether the clients' state is here; real clients keep it to themselves.
+    """
+
+    def __init__(self, assembly: Assembly, session: ServerSession, *, simulated: bool) -> None:
+        self.assembly, self.session, self.simulated = assembly, session, simulated
+        self.per_client = simulated and assembly.context.personalization.tests_clients
+
+    def of(self, clients: Sequence[int], *, fine_tune: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Return the models (n, d) of clients, in the dimension of local training, and their running statistics (n, b).
+
+        Args:
+            clients: The clients.
+            fine_tune: Whether they are fine-tuned, if that is asked for.
+        """
+        loop, version, seed = self.session.loop, self.session.version, self.assembly.experiment.seed
+        steps = self.assembly.context.personalization.fine_tune_steps if fine_tune else 0
+        rate = loop.algorithm.local_rate()
+        extra = loop.extension.extra() if loop.extension is not None else {}
+        jobs = [
+            Job(
+                0, client, version, self.session.x, steps, key(seed, "fine-tune", client, version), rate, extra=extra,
+                last_accepted_job=loop.last_accepted.get(client, 0) if loop.tracks_acceptance else None,
+            )
+            for client in clients
+        ]  # fmt: skip
+        return tested_models(self.assembly.runtime, jobs, self.assembly.executor.local_results)
+
+    def module(self, client: int | None = None) -> nn.Module:
+        """Return a copy of the module with the newest weights and statistics.
+
+        Args:
+            client: The client whose model it is; without one, what stays on the clients has its initial values.
+        """
+        module, context = copy.deepcopy(self.assembly.context.module), self.assembly.context
+        if client is None:
+            context.split.shared.write(module, self.session.x)
+            if (buffers := self.session.buffers) is not None:
+                context.split.shared_buffers.write(module, buffers)
+        else:
+            models, statistics = self.of([client])
+            context.layout.write(module, models[0])
+            if statistics is not None:
+                context.buffers.write(module, statistics[0])
+        return module.eval()
+
+    def personal(self) -> dict[str, Tensor]:
+        """Return what stays on each client that has trained, as "client.name"."""
+        part, context = self.assembly.runtime.personal, self.assembly.context
+        if part is None or not self.simulated:
+            return {}
+        names = context.split.own.names + context.split.own_buffers.names
+        found: dict[str, Tensor] = {}
+        for client in sorted(part.state.rows[PERSONAL]):
+            models, statistics = self.of([client], fine_tune=False)
+            named = context.layout.unflatten(models[0])
+            named |= {} if statistics is None else context.buffers.unflatten(statistics[0])
+            found |= {f"{client}.{name}": named[name] for name in names}
+        return found
