@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 import offbeat as ob
 from offbeat.client import own_models
+from offbeat.client.context import TrainingContext
 from offbeat.client.evaluation import EvaluationInterrupted, Evaluator
 from offbeat.client.owners import test_owners as owners_of
-from offbeat.data import Natural
+from offbeat.data import Natural, PartitionedDataset
 from offbeat.errors import ConfigError
 from offbeat.runs.config import parse
 from offbeat.runs.result import ProgressSnapshot
@@ -112,16 +113,16 @@ def test_owners_of_test_examples_decide_where_clients_are_owners() -> None:
     x, y = np.zeros((9, 2), np.float32), np.arange(9) % 3
     owners, tested = [5, 5, 5, 2, 2, 2, 9, 9, 9], [2, 2, 9, 5, 7]
     data = ob.from_arrays(x, y, x[:5], y[:5], classes=3, owners=owners, test_owners=tested)
-    base: dict[str, Any] = {"data": data, "model": nn.Linear(2, 3), "algorithm": ob.FedAvg(), "rounds": 1}
-    base |= {"scheduler": ob.Rounds(concurrency=2)}
-    base |= {"client": ob.SGD(batch_size=3), "evaluation": ob.Evaluation(per_client=True)}
-    run = ob.run(**base, partition=Natural())
-    assert [row["client"] for row in run.client_metrics[:3]] == [0, 1, 2], "owners 2, 5 and 9"
-    context = parse(SMALL).assemble().context  # owners of other data do not matter
-    assert (owners_of(context) >= 0).all()
-    spread = ob.run(**base, partition=[[0, 3, 6], [1, 4, 7], [2, 5, 8]])  # label i at client i
-    correct = {row["client"] for row in spread.client_metrics}
-    assert correct == {0, 1, 2}
+    keys, rng = np.array(owners), np.random.default_rng(0)
+
+    def tested_by(parts: list[Any]) -> list[int]:
+        context = TrainingContext(nn.Linear(2, 3), PartitionedDataset.of(data, parts), ob.SGD(), torch.device("cpu"))
+        return [int(owner) for owner in owners_of(context)]
+
+    assert tested_by(Natural().split(keys, 3, rng)) == [0, 0, 2, 1, -1], "no client has owner 7"
+    assert tested_by([[6, 7, 8], [0, 1, 2, 3, 4, 5]]) == [1, 1, 0, 1, -1]
+    spread = tested_by([[0, 3, 6], [1, 4, 7], [2, 5, 8]])
+    assert spread == y[:5].tolist(), "by labels: client i has all examples with label i"
     with pytest.raises(ob.DataError, match="test_owners: one integer per test example expected"):
         ob.from_arrays(x, y, x[:5], y[:5], classes=3, owners=owners, test_owners=tested[:3])
     with pytest.raises(ob.DataError, match="give the owners of the training examples as well"):

@@ -175,6 +175,28 @@ def test_fedrep_trains_the_head_and_then_the_body() -> None:
     torch.testing.assert_close(own, w.context.split.own.flatten(trained).detach())
 
 
+def test_fedrep_starts_the_counters_of_adam_again() -> None:
+    """Without that, the first steps on the body would be too short: its moments are still near zero."""
+    w = runtime(ob.Personalization(parameters=("head",), head_steps=5), Adam(lr=0.01, batch_size=8, steps=1))
+    (update,) = EXECUTORS["sequential"](w).train([job(w)])
+    moved = update.delta[update.delta != 0].abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=0.01, atol=0)  # ε shortens small ones
+
+
+def test_scaffolds_vectors_concern_x_only() -> None:
+    """In FedRep, c_i is the mean gradient of the steps on x; what the rule stores for p_i stays zero."""
+    rule = Scaffold(lr=0.1, batch_size=8, steps=4)
+    for personal in (FEDPER, FEDREP):
+        w = runtime(personal, rule)
+        (update,) = EXECUTORS["sequential"](w).train([job(w)])
+        torch.testing.assert_close(update.extra["change"], -update.delta / (4 * 0.1))
+        item = w.item(job(w, number=2, accepted=1))
+        d = w.context.split.shared.dim
+        torch.testing.assert_close(item.client_state["c_i"][:d], update.extra["change"])
+        assert not item.client_state["c_i"][d:].any()
+        assert not item.job.extra["c"][d:].any()
+
+
 def test_norms_stay_with_their_statistics() -> None:
     w = runtime(FEDBN, SGD(lr=0.1, batch_size=8))
     split = w.context.split

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.report import series
+from offbeat.report.groups import groups
 from offbeat.report.read import Record, clean
 from offbeat.runs.folder import STATUS, UpdateRows
 
@@ -61,7 +62,8 @@ def curve(record: Record, begin: int = 0) -> dict[str, list[Any]]:
     """Return the evaluations from the given one on, as one list per metric."""
     lines = record.metrics[begin:]
     metrics = [info.name for info in record.task_metrics]
-    names = [*CURVE, *metrics, *(name for name in ("consensus", "epsilon") if lines and name in lines[0])]
+    more = ("consensus", "epsilon", f"{record.metric.name}_worst_decile")
+    names = [*CURVE, *metrics, *(name for name in more if lines and name in lines[0])]
     return {name: _plain(line.get(name) for line in lines) for name in names}
 
 
@@ -83,6 +85,7 @@ def detail(record: Record) -> dict[str, Any]:
     log = record.log()
     if len(log):
         found |= _of_log(log, record)
+    found |= groups(record)
     if "attackers" in record.setting:
         found["attackers"] = len(record.setting["attackers"])
     for name, make in (("partition", _partition), ("plan", _plan), ("network", _network)):

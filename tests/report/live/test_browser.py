@@ -256,3 +256,20 @@ def test_a_new_run_appears_and_grows(browser: Browser, served: tuple[str, pathli
     visit.page.wait_for_selector("body[data-ready=yes]")
     assert visit.texts("section[aria-labelledby=runs-title] td.name") == ["ca2fl"]
     visit.end()
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_figures_per_client_and_label(browser: Browser, tmp_path: pathlib.Path, width: int) -> None:
+    table = experiment("fedbuff", rounds=4, evaluation={"every": 2, "per_client": True, "per_label": True})
+    execute(config.parse(table), out=tmp_path / "run")
+    (tmp_path / "report.html").write_text(html.page(read.records([tmp_path / "run"])), encoding="utf-8")
+    visit = Visit(browser, (tmp_path / "report.html").as_uri(), viewport={"width": width, "height": 900})
+    for title in ("Accuracy per client", "Fairness over time", "Accuracy per label"):
+        figure = visit.page.locator("#details figure", has_text=title)
+        figure.locator(".chart svg path").first.wait_for(state="attached")
+        box = figure.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    assert "12 clients at version 4: mean" in visit.page.locator("#details").inner_text()
+    visit.end()

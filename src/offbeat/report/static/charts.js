@@ -319,6 +319,77 @@ const charts = (() => {
     });
   };
 
+  // How many clients have which value of the main metric.
+  const perClient = (d, metric) => {
+    const t = theme(),
+      scale = scaleOf(metric),
+      name = `test ${metric.name}${metric.unit ? ` (${metric.unit})` : ""}`,
+      cuts = d.cuts.map((cut) => scale * cut);
+    const mark = (at, text, position) => ({ xAxis: scale * at, label: { formatter: text, position } });
+    return base(t, name, "clients", {
+      xAxis: axis(t, name, { min: cuts[0], max: cuts[cuts.length - 1] }),
+      yAxis: upright(t, "clients", { minInterval: 1 }),
+      tooltip: {
+        ...base(t).tooltip,
+        trigger: "item",
+        formatter: (p) => `${number(p.value[0])} to ${number(p.value[1])}: ${p.value[2]} clients`,
+      },
+      series: [
+        {
+          type: "custom",
+          name: "clients",
+          encode: { x: [0, 1], y: 2 },
+          data: d.count.map((n, i) => [cuts[i], cuts[i + 1], n]),
+          renderItem: (_, api) => {
+            const a = api.coord([api.value(0), api.value(2)]),
+              b = api.coord([api.value(1), 0]);
+            return {
+              type: "rect",
+              shape: { x: a[0], y: a[1], width: Math.max(1, b[0] - a[0] - 1), height: b[1] - a[1] },
+              style: { fill: t.palette[0] },
+            };
+          },
+          markLine: {
+            symbol: "none",
+            silent: true,
+            lineStyle: { color: t.ink, type: "dashed" },
+            label: { color: t.ink },
+            data: [mark(d.mean, "mean", "end")],
+          },
+        },
+      ],
+    });
+  };
+
+  const perLabel = (d, metric) => {
+    const t = theme(),
+      scale = scaleOf(metric),
+      name = `test ${metric.name}${metric.unit ? ` (${metric.unit})` : ""}`;
+    return base(t, "label", name, {
+      xAxis: { ...axis(t, "label"), type: "category", data: d.values.map((_, i) => i) },
+      series: [
+        {
+          type: "bar",
+          name,
+          data: d.values.map((v) => (v === null ? null : scale * v)),
+          barCategoryGap: "15%",
+        },
+      ],
+    });
+  };
+
+  const fairness = (curve, metric) => {
+    const t = theme(),
+      scale = scaleOf(metric),
+      of = (name) => pairs(curve.version, curve[name].map((v) => (v === null ? null : scale * v)));
+    return base(t, "round", `test ${metric.name}${metric.unit ? ` (${metric.unit})` : ""}`, {
+      legend: legend(t),
+      grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true },
+      dataZoom: zoom,
+      series: [line("all test examples", of(metric.name)), line("worst tenth of the clients", of(`${metric.name}_worst_decile`))],
+    });
+  };
+
   const map = (t, x, y, data, more = {}) => ({
     ...base(t, x.name, y.name),
     tooltip: { ...base(t).tooltip, trigger: "item", formatter: more.formatter },
@@ -562,6 +633,9 @@ const charts = (() => {
     participation,
     ages,
     durations,
+    perClient,
+    perLabel,
+    fairness,
     atWork,
     timeline,
     partition,

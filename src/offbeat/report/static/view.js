@@ -423,6 +423,27 @@ const view = (() => {
             ),
           );
       }
+      const run = source.runs.find((each) => each.id === id),
+        main = run?.metrics[0] ?? ACCURACY,
+        title = main.name[0].toUpperCase() + main.name.slice(1),
+        value = (v) => `${charts.shown(main, v)}${main.unit === "%" ? " %" : ""}`;
+      if (d.per_client) {
+        const p = d.per_client,
+          worst = p.worst.map(([client, v]) => `client ${client} (${value(v)})`).join(", ");
+        made.push(
+          figure(
+            `${title} per client`,
+            `${number(p.clients)} clients at version ${p.version}: mean ${value(p.mean)}, median ${value(p.median)}, worst tenth ${value(p.worst_decile)}. Worst: ${worst}`,
+            () => charts.perClient(p, main),
+          ),
+        );
+      }
+      if (curve[`${main.name}_worst_decile`])
+        made.push(figure("Fairness over time", "", () => charts.fairness(curve, main)));
+      if (d.per_label)
+        made.push(
+          figure(`${title} per label`, `at version ${d.per_label.version}`, () => charts.perLabel(d.per_label, main)),
+        );
       if (curve.consensus)
         made.push(
           figure("Consensus", "Distance of the clients' models from their mean, before the server step", () =>

@@ -13,6 +13,7 @@ from offbeat.runs.folder.reader import (
     read_config,
     read_json,
     read_label_metrics,
+    read_last_line,
     read_metrics,
     read_setting,
     read_status,
@@ -23,7 +24,9 @@ from offbeat.runs.folder.reader import (
 )
 from offbeat.runs.folder.schema import (
     CHECKPOINT,
+    CLIENT_METRICS,
     CONFIG,
+    LABEL_METRICS,
     METRICS,
     MODEL,
     PERSONAL,
@@ -46,7 +49,9 @@ from offbeat.runs.folder.writer import (
 
 __all__ = [
     "CHECKPOINT",
+    "CLIENT_METRICS",
     "CONFIG",
+    "LABEL_METRICS",
     "METRICS",
     "MODEL",
     "PERSONAL",
@@ -74,6 +79,7 @@ __all__ = [
     "read_config",
     "read_json",
     "read_label_metrics",
+    "read_last_line",
     "read_metrics",
     "read_setting",
     "read_status",

@@ -164,6 +164,19 @@ def _read_grouped(folder: pathlib.Path, name: str, size: int) -> list[dict[str, 
     return list(iter_metrics(folder, size, in_progress=size == MAX_TEXT_BYTES, name=name))
 
 
+def read_last_line(folder: pathlib.Path, name: str) -> dict[str, Any]:
+    """Return the last complete line of a file with one JSON object per line, without parsing the others."""
+    path = folder / name
+    lines = read_text(path).rpartition("\n")[0]
+    try:
+        value = json.loads(lines.rpartition("\n")[2])
+    except (ValueError, RecursionError) as error:
+        raise UnreadableFileError(path, f"is damaged: its last line is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UnreadableFileError(path, "is damaged: its last line is not an evaluation")
+    return value
+
+
 def read_updates(folder: pathlib.Path, *, mapped: bool = False, any_status: bool = False) -> UpdateRows:
     """Return the log of completed jobs.
 
