@@ -83,6 +83,7 @@ ENDS = {  # patterns that the output must match for the text to be true
     "regression": r"FedBuff +4[3-7]\.\d .*CA²FL +4[3-7]\.\d ",
     "multilabel": r" 0 +[1-5]\d\.\d% .*300 +[89]\d\.\d% ",
     "early_stopping": r"target .*9\d\.\d%  the target was .*patience .* 9[2-5]\.\d%  accuracy did .*a callback asked",
+    "personal_head": r"everything shared +[67]\d\.\d .*FedPer +9\d\.\d .*FedRep +9\d\.\d .*fine-tuned +9\d\.\d ",
     "unavailable": r"FedAvg +0 +0 .*MIFA +9\d +9\d .*MIFA, 4 bit +9\d +9\d ",
 }
 
