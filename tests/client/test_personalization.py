@@ -320,7 +320,7 @@ def test_toml() -> None:
     assert experiment.personalization == ob.Personalization(
         parameters=("fc.*",), norms=True, head_steps=5, fine_tune_steps=2
     )
-    assert config.describe(experiment)["personalization"]["parameters"] == ("fc.*",)
+    assert config.describe(experiment)["personalization"]["parameters"] == ["fc.*"]
 
 
 def test_fine_tuning_changes_only_what_is_tested() -> None:

@@ -322,6 +322,11 @@ def dumps(table: Table) -> str:
     return tomli_w.dumps(table)
 
 
+def _toml(value: Any) -> Any:
+    """Return a value as TOML has it, with lists instead of tuples."""
+    return [_toml(item) for item in value] if isinstance(value, tuple) else value
+
+
 def describe(options: Options) -> Table:
     """Return the complete table of an options object; `parse` restores it. Fields that are None are omitted."""
     table: Table = {}
@@ -337,7 +342,9 @@ def describe(options: Options) -> Table:
         value = getattr(options, field.name)
         if value is None or (isinstance(options, TorchOptimizer) and field.name not in SHARED):
             continue
-        table[field.name] = describe(value) if is_dataclass(value) and isinstance(value, Options) else plain(value)
+        table[field.name] = (
+            describe(value) if is_dataclass(value) and isinstance(value, Options) else _toml(plain(value))
+        )
     if isinstance(options, Correction):  # its own options next to its optimizer's
         table["optimizer"] = {name: value for name, value in table["optimizer"].items() if name not in SHARED}
     if isinstance(options, Data):
