@@ -23,7 +23,7 @@ from offbeat.compression import TopK
 from offbeat.data import PartitionedDataset
 from offbeat.environment import LogNormal
 from offbeat.errors import ConfigError
-from offbeat.executors import EXECUTORS
+from offbeat.executors import EXECUTORS, Graphs
 from offbeat.messages import Job
 from offbeat.random import key
 from offbeat.runs import api, config
@@ -109,6 +109,22 @@ def test_the_same_bits_in_processes(rule: ClientRule) -> None:
     )
     assert torch.equal(one.x, many.x)
     assert one.client_metrics == many.client_metrics
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_updates_in_programs(kind: str, rule: ClientRule) -> None:
+    """The programs that a GPU captures, here step by step; twice, so that the second jobs start from stored parts."""
+    one, other = runtime(KINDS[kind], rule), runtime(KINDS[kind], rule)
+    plain, programs = EXECUTORS["sequential"](one), Graphs(other, compiled=False)
+    for turn in (1, 2):
+        jobs = [job(one, client, number=5 * turn + client, accepted=5 * (turn - 1) + client) for client in range(5)]
+        for a, b in zip(plain.train(jobs), programs.train(jobs), strict=True):
+            torch.testing.assert_close(a.delta, b.delta, rtol=1e-3, atol=1e-4)
+    for name, rows in one.state.rows.items():
+        assert rows.keys() == other.state.rows[name].keys()
+        for client, value in rows.items():
+            torch.testing.assert_close(value, other.state.rows[name][client], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from offbeat.algorithms import AFGA, AGGREGATORS
 from offbeat.client.context import TrainingContext
+from offbeat.client.personalization import Personalization
 from offbeat.client.rules import SGD, ClientRule
 from offbeat.client.runtime import ClientRuntime
 from offbeat.data import PartitionedDataset, from_arrays
@@ -89,6 +91,33 @@ def test_programs_normalize_batches_as_the_plain_executor_does(
     for plain, fast, again in zip(*found, strict=True):
         assert ((fast - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
         assert torch.equal(fast, again), "the same bytes every time"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", [Vectorized, Graphs])
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
+def test_personal_parts_in_programs(rule: ClientRule, kind: type[Vectorized] | type[Graphs], compiled: bool) -> None:
+    """Heads with steps of their own, twice: the second jobs start from what the clients have stored."""
+    module = built(MLP(hidden=(12, 7)))
+    personal = Personalization(parameters=("5",), head_steps=2)
+    outcomes = []
+    for make in (Sequential, functools.partial(kind, compiled=compiled)):
+        work = ClientRuntime(
+            TrainingContext(
+                copy.deepcopy(module), federated(), rule, torch.device("cuda"), precision="float32",
+                personalization=personal,
+            )
+        )  # fmt: skip
+        x = work.context.split.shared.read(work.context.module)
+        extra = {"c": 0.01 * torch.ones_like(x)} if "c_i" in rule.client_state else {}
+        js = [replace(job, x=x, extra=extra, steps=job.steps + 2) for job in jobs(work)]
+        executor = make(work)
+        with arithmetic(work.context):
+            rounds = [executor.train(js) for _ in range(2)]
+        deltas = torch.stack([update.delta for update in rounds[-1]])
+        outcomes.append((deltas, torch.stack([work.state.rows["personal"][job.client] for job in js])))
+    for plain, fast in zip(*outcomes, strict=True):
+        assert ((fast - plain).norm(dim=1) < 1e-3 * plain.norm(dim=1)).all()
 
 
 @pytest.mark.parametrize("model", [MLP(hidden=(12, 7)), CNN()], ids=lambda m: type(m).__name__)

@@ -21,6 +21,7 @@ from tests.support.ray_settings import SETTINGS
 from torch import Tensor, nn
 
 import offbeat as ob
+from offbeat.client.context import TrainingContext
 from offbeat.client.rules import SGD, Scaffold, State
 from offbeat.client.runtime import ClientRuntime
 from offbeat.compression import Compression, TopK
@@ -197,6 +198,29 @@ def test_running_statistics() -> None:
     assert all(gone(pid) for pid in workers)
     assert len(workers) == 1, "not more workers than jobs"
     assert ray.is_initialized(), "the program has started it"
+
+
+@pytest.mark.usefixtures("free_cores")
+def test_personal_parts_stay_with_the_loop() -> None:
+    """Workers train [x, p_i] and keep nothing; the second job starts from the stored part."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+    personal = ob.Personalization(parameters=("3",), norms=True, head_steps=2)
+    runtimes = [
+        ClientRuntime(
+            TrainingContext(copy.deepcopy(module), federated(), SGD(lr=0.1, steps=2, batch_size=8), torch.device("cpu"),
+                            personalization=personal)
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    context = runtimes[0].context
+    job = replace(jobs(runtimes[0])[2], x=context.split.shared.read(context.module), steps=4)
+    plain = EXECUTORS["vectorized"](runtimes[0])
+    with contextlib.closing(Ray(runtimes[1])) as executor:
+        for _ in range(2):
+            assert all_same(plain.train([job]), executor.train([job]))
+    for name, rows in runtimes[0].state.rows.items():
+        assert all(torch.equal(value, runtimes[1].state.rows[name][client]) for client, value in rows.items())
+    assert runtimes[0].state.get("personal", job.client) is not None
 
 
 class Unwelcome(Small):
