@@ -385,4 +385,5 @@ def test_the_final_heads_are_in_the_run_folder(tmp_path: pathlib.Path) -> None:
     assert torch.equal(saved["2.head.weight"], models.model.head.weight)
     assert not torch.equal(models.first.head.weight, models.model.head.weight)
     assert torch.equal(models.first.body.weight, models.model.body.weight)
-    assert run.folder == tmp_path / "run"
+    assert run.personal.keys() == saved.keys()
+    assert all(torch.equal(run.personal[name], value) for name, value in saved.items())

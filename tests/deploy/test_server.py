@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Message
 from tests.deploy.fake_grid import FakeGrid, unreliable
 from tests.support.flower_server import BASE, grid, serve, toml
 
 from offbeat.errors import ConfigError, RunFolderError
 from offbeat.flower import app
+from offbeat.flower.client import NodeClient
 from offbeat.flower.server import replay
+from offbeat.flower.wire import FlatFormat
+from offbeat.messages import Job
 from offbeat.runs.api import execute
 from offbeat.runs.callbacks import Callback, RunInfo, RunOutcome
 from offbeat.runs.config import parse
@@ -101,10 +105,26 @@ def test_personal_parameters_stay_on_the_node(tmp_path: pathlib.Path) -> None:
     """They are part of the node's Flower context: with one client, x follows the simulation."""
     text = toml('[algorithm]\nname = "fedasync"\n[scheduler]\nname = "per-arrival"\nconcurrency = 1\n')
     text = text.replace("clients = 4", "clients = 1") + '[personalization]\nparameters = ["1.bias"]\nhead_steps = 2\n'
-    deployed = serve(parse(tomllib.loads(text)), grid(text, 1), tmp_path / "run")
+    experiment, nodes = parse(tomllib.loads(text)), grid(text, 1)
+    deployed = serve(experiment, nodes, tmp_path / "run")
     simulated = execute(parse(tomllib.loads('executor = "sequential"\n' + text)))
     assert torch.equal(deployed.x, simulated.x)
     assert len(deployed.x) == 640
+    (context,) = nodes.contexts.values()
+    last = context.state.config_records["offbeat.last-job"]["job"]  # the job after the end may have been trained, too
+    record = "offbeat.state" if last == 16 else "offbeat.state-before"
+    own = torch.from_numpy(context.state.array_records[record]["personal"].numpy().copy())
+    assert torch.equal(own, simulated.personal["0.1.bias"])
+    assert not deployed.personal
+    node = NodeClient(experiment, {"partition-id": 0})
+    job = Job(0, 0, deployed.summary["rounds"], deployed.x, 0, 0, last_accepted_job=16)
+    asked = Message(FlatFormat(node.context.split.shared, experiment.compression).content(job), 1, "evaluate")
+    (reply,) = node.evaluate(asked, context).content.metric_records.values()
+    data = node.context.data.dataset
+    module = node.context.module.eval()
+    node.context.layout.write(module, torch.cat([deployed.x, own]))
+    accuracy = (module(data.prepare(data.x)).argmax(dim=1) == data.y).double().mean()
+    assert reply["accuracy"] == pytest.approx(float(accuracy))
     assert replay(tmp_path / "run").same
 
 

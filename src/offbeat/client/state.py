@@ -57,10 +57,13 @@ class ClientState(Stateful):
                 self.set(name, job.client, value)
 
     def accepted(self, client: int, last_accepted_job: int | None) -> dict[str, Tensor | None]:
-        """Return a client's state after its last accepted job, whether or not it has trained since; changes nothing."""
-        last, before = self.snapshots.get(client, (last_accepted_job, {}))
+        """Return a client's state after its last accepted job, whether or not it has trained since; changes nothing.
+
+        Without a job, all are accepted.
+        """
         now = {name: rows.get(client) for name, rows in self.rows.items()}
-        return now if last == last_accepted_job else now | before
+        last, before = self.snapshots.get(client, (last_accepted_job, {}))
+        return now if last_accepted_job in (None, last) else now | before
 
     @property
     def nbytes(self) -> int:

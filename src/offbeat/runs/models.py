@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor, nn
 
+from offbeat.client.evaluation import EvaluationInterrupted
 from offbeat.client.personal_part import PERSONAL
 from offbeat.client.tested import tested_models
+from offbeat.client.training import Trained
+from offbeat.executors.base import Task
 from offbeat.messages import Job
 from offbeat.random import key
 from offbeat.runs.assembly import Assembly
@@ -31,12 +34,18 @@ class Models:
         self.assembly, self.session, self.simulated = assembly, session, simulated
         self.per_client = simulated and assembly.context.personalization.tests_clients
 
-    def of(self, clients: Sequence[int], *, fine_tune: bool = True) -> tuple[Tensor, Tensor | None]:
+    def of(
+        self, clients: Sequence[int], *, fine_tune: bool = True, stopping: Callable[[], bool] = lambda: False
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the models (n, d) of clients, in the dimension of local training, and their running statistics (n, b).
 
         Args:
             clients: The clients.
             fine_tune: Whether they are fine-tuned, if that is asked for.
+            stopping: Asks whether to stop between two clients.
+
+        Raises:
+            EvaluationInterrupted: It was asked to stop.
         """
         loop, version, seed = self.session.loop, self.session.version, self.assembly.experiment.seed
         steps = self.assembly.context.personalization.fine_tune_steps if fine_tune else 0
@@ -49,7 +58,14 @@ class Models:
             )
             for client in clients
         ]  # fmt: skip
-        return tested_models(self.assembly.runtime, jobs, self.assembly.executor.local_results)
+
+        def train(tasks: Sequence[Task]) -> Iterator[tuple[int, Trained]]:
+            for result in self.assembly.executor.local_results(tasks):
+                if stopping():
+                    raise EvaluationInterrupted
+                yield result
+
+        return tested_models(self.assembly.runtime, jobs, train)
 
     def module(self, client: int | None = None) -> nn.Module:
         """Return a copy of the module with the newest weights and statistics.

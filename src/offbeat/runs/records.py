@@ -104,7 +104,7 @@ class Records:
         return hashlib.sha256((path / CONFIG).read_bytes() + fingerprint.encode()).hexdigest()
 
     def finish(
-        self, model: Callable[[], nn.Module], personal: Callable[[], dict[str, Tensor]], summary: Mapping[str, Any]
+        self, model: Callable[[], nn.Module], personal: Mapping[str, Tensor], summary: Mapping[str, Any]
     ) -> None:
         """Write the model, what stays on the clients, and the summary of a finished run."""
         if self.folder:
@@ -116,7 +116,7 @@ class Records:
                 for name, value in model().state_dict().items()
             }
             write_atomic(self.folder.path / MODEL, save(tensors))
-            if own := {name: value.detach().cpu().contiguous() for name, value in personal().items()}:
+            if own := {name: value.detach().cpu().contiguous() for name, value in personal.items()}:
                 write_atomic(self.folder.path / PERSONAL, save(own))
             self.folder.close()
             write_json(self.folder.path / SUMMARY, summary)

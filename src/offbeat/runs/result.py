@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,8 @@ class Result:
     """One row per client and evaluation, with `evaluation.per_client` or `personalization`."""
     label_metrics: list[dict[str, Any]] = field(default_factory=list)
     """One row per class label and evaluation, with `evaluation.per_label`."""
+    personal: Mapping[str, Tensor] = field(default_factory=dict)
+    """What stays on the clients of a finished run, as "client.name", such as "3.head.weight"."""
 
     @property
     def accuracy(self) -> float:

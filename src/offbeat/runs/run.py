@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import pathlib
 import threading
 import time
@@ -169,7 +171,7 @@ class Run:
     def evaluate(self, version: int) -> None:
         """Start an evaluation."""
         row = evaluation_row(self._timed(), self.transport, self.assembly.executor, self.loop.algorithm)
-        models = self.models.of if self.models.per_client else None
+        models = functools.partial(self.models.of, stopping=self.interrupted.is_set) if self.models.per_client else None
         self.evaluations.start(self.session.x, self.session.buffers, {"version": version} | row, models)
 
     def evaluated(self, line: dict[str, Any], result: TestResult) -> None:
@@ -216,10 +218,11 @@ class Run:
             self.evaluations.settle()
         installed_hooks().before_finish(self)
         summary = self.summary()
-        self.records.finish(self.models.module, self.models.personal, summary)
+        personal = self.models.personal()
+        self.records.finish(self.models.module, personal, summary)
         self.callbacks.on_run_end(RunOutcome("finished", summary))
         installed_hooks().on_finish(self)
-        return self._result(summary)
+        return dataclasses.replace(self._result(summary), personal=personal)
 
     def _interrupt(self, complete: bool = True) -> Result:
         """End an interrupted run.
