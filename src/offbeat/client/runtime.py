@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -52,9 +53,13 @@ class ClientRuntime:
     def begin(self, job: Job) -> State:
         """Return the client state with which a job starts, rolled back where its last update was not accepted."""
         self.state.roll_back(job)
-        rule, rows = self.context.rule, self.state.rows
-        stored = {name: rows[name][job.client] for name in rule.client_state if job.client in rows[name]}
-        return stored if len(stored) == len(rule.client_state) else checked_initial_state(rule, job.x) | stored
+        return self.rule_state(job, {name: self.state.get(name, job.client) for name in self.context.rule.client_state})
+
+    def rule_state(self, job: Job, stored: Mapping[str, Tensor | None]) -> State:
+        """Return the state of the client rule among what a client has stored; initially what the rule says."""
+        rule = self.context.rule
+        known = {name: value for name in rule.client_state if (value := stored[name]) is not None}
+        return known if len(known) == len(rule.client_state) else checked_initial_state(rule, job.x) | known
 
     def finish(self, job: Job, trained: Trained) -> Update:
         """Store the client's new state and return its update, encoded as the server will see it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from offbeat.client.rules import HEAD_STEPS, State
+from offbeat.client.rules import HEAD_STEPS
 from offbeat.client.runtime import ClientRuntime
 from offbeat.client.training import Trained, WorkItem
 from offbeat.messages import Job
@@ -37,8 +37,7 @@ class TestedRuntime(ClientRuntime):
         Where the personal part has steps of its own, fine-tuning trains only this part.
         """
         values, rule = self.state.accepted(job.client, job.last_accepted_job), self.context.rule
-        stored = {name: values[name] for name in rule.client_state}
-        state: State = {name: torch.zeros_like(job.x) if v is None else v for name, v in stored.items()}
+        state = self.rule_state(job, values)
         if self.personal is not None:
             job, state = self.personal.joined(job, state, values)
             state |= {HEAD_STEPS: job.x.new_tensor([job.steps])} if HEAD_STEPS in state else {}
