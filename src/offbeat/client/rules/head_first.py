@@ -48,9 +48,10 @@ class HeadFirst(ClientRule):
         return self.head_steps + self.rule.local_steps(examples)
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], client_state: State) -> State:
-        """Return the rule's state and the number of steps on the personal part that remain."""
+        """Return the rule's state and the number of steps on the personal part that remain; none if it is not given."""
         rest = {name: value for name, value in client_state.items() if name != HEAD_STEPS}
-        return dict(self.rule.begin(x, extra, rest)) | {HEAD_STEPS: client_state[HEAD_STEPS]}
+        remaining = client_state.get(HEAD_STEPS, x.new_zeros((*x.shape[:-1], 1)))
+        return dict(self.rule.begin(x, extra, rest)) | {HEAD_STEPS: remaining}
 
     def step(self, y: Tensor, g: Tensor, x: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         """Perform a step of the rule on one of the two parts."""
