@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from offbeat.messages import Job
 from offbeat.random import key
 from offbeat.runs.assembly import Assembly
 from offbeat.server.session import ServerSession
+from offbeat.vectors import copied
 
 
 class Models:
@@ -73,7 +73,7 @@ class Models:
         Args:
             client: The client whose model it is; without one, what stays on the clients has its initial values.
         """
-        module, context = copy.deepcopy(self.assembly.context.module), self.assembly.context
+        module, context = copied(self.assembly.context.module), self.assembly.context
         if client is None:
             context.split.shared.write(module, self.session.x)
             if (buffers := self.session.buffers) is not None:

@@ -110,14 +110,9 @@ class Records:
         if self.folder:
             from safetensors.torch import save
 
-            # Tied weights share their memory, which the format does not allow.
-            tensors = {
-                name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-                for name, value in model().state_dict().items()
-            }
-            write_atomic(self.folder.path / MODEL, save(tensors))
-            if own := {name: value.detach().cpu().contiguous() for name, value in personal.items()}:
-                write_atomic(self.folder.path / PERSONAL, save(own))
+            write_atomic(self.folder.path / MODEL, save(_saved(model().state_dict())))
+            if personal:
+                write_atomic(self.folder.path / PERSONAL, save(_saved(personal)))
             self.folder.close()
             write_json(self.folder.path / SUMMARY, summary)
             settle(self.folder.path)
@@ -143,6 +138,11 @@ class Records:
                 self.folder.close()
                 reason = str(error) if isinstance(error, OffbeatError | OSError) else f"{type(error).__name__}: {error}"
                 self.folder.status("failed", error=reason, version=version)
+
+
+def _saved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors in their own memory: tied weights share theirs, which the format does not allow."""
+    return {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
 
 
 def settle(path: pathlib.Path) -> None:
