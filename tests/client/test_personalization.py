@@ -17,7 +17,7 @@ import offbeat as ob
 from offbeat.client.batches import plan
 from offbeat.client.context import TrainingContext
 from offbeat.client.personal_part import PERSONAL
-from offbeat.client.rules import SGD, Adam, AdamW, ClientRule, Dyn, Prox, Scaffold
+from offbeat.client.rules import SGD, Adam, AdamW, ClientRule, Dyn, Prox, Scaffold, TorchOptimizer
 from offbeat.client.runtime import ClientRuntime
 from offbeat.compression import TopK
 from offbeat.data import PartitionedDataset
@@ -211,6 +211,46 @@ def test_scaffolds_vectors_concern_x_only() -> None:
         torch.testing.assert_close(item.client_state["c_i"][:d], update.extra["change"])
         assert not item.client_state["c_i"][d:].any()
         assert not item.job.extra["c"][d:].any()
+
+
+@dataclasses.dataclass(kw_only=True, frozen=True)
+class Previous(ClientRule):
+    """Plain steps in a loop of its own, which remembers the last local model with everything that is personal."""
+
+    client_state = ("previous",)
+
+    def train(self, model: nn.Module, batches: Any, job: Any) -> dict[str, torch.Tensor]:
+        for batch in batches:
+            loss = batch.loss(batch.outputs(model)).mean()
+            for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+                p.data -= job.lr * g
+        return {"previous": nn.utils.parameters_to_vector(model.parameters()).detach()}
+
+
+def test_loops_of_a_rules_own_train_both_parts() -> None:
+    """As do classes of torch.optim; both do what SGD does, and what a loop stores is stored whole."""
+    rules = (
+        SGD(lr=0.1, batch_size=8),
+        Previous(lr=0.1, batch_size=8),
+        TorchOptimizer(torch.optim.SGD, lr=0.1, batch_size=8),
+    )
+    for personal in (FEDPER, FEDBN):
+        found = []
+        for rule in rules:
+            w = runtime(personal, rule)
+            train = EXECUTORS["sequential"](w).train
+            found.append(torch.stack([train([job(w, number=n, accepted=n - 1)])[0].delta for n in (1, 2)]))
+        torch.testing.assert_close(found[1], found[0])
+        torch.testing.assert_close(found[2], found[0])
+    w = runtime(FEDPER, Previous(lr=0.1, batch_size=8))
+    EXECUTORS["sequential"](w).train([job(w)])
+    assert w.item(job(w, number=2, accepted=1)).client_state["previous"].shape == (w.context.layout.dim,)
+
+
+def test_a_loop_of_a_rules_own_has_no_steps_on_the_head() -> None:
+    with pytest.raises(ConfigError, match="trains in a loop of its own") as caught:
+        ob.run(**settings(FEDREP, client=Previous(lr=0.1, batch_size=8)))
+    assert caught.value.key == "personalization.head_steps"
 
 
 def test_norms_stay_with_their_statistics() -> None:

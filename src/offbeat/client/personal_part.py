@@ -54,7 +54,8 @@ class PersonalPart:
         """Return a trained job's result as the server sees it, with the new p_i among the client's state."""
         split = self.split
         own, _ = self.of(job.client)
-        state = {name: split.shorter(value) for name, value in trained.client_state.items()}
+        whole = self.context.rule.own_loop  # such a rule stores what it likes
+        state = {name: value if whole else split.shorter(value) for name, value in trained.client_state.items()}
         state[PERSONAL] = own + trained.delta[split.shared.dim :]
         extra = {name: split.shorter(value) for name, value in trained.extra.items() if name != BUFFERS}
         if split.buffers.names:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from offbeat.client.rules.base import ClientRule, Number, State
+from offbeat.errors import ConfigError
 from offbeat.server.extensions import ServerExtension
 
 HEAD_STEPS = "head_steps"  # the state that holds how many steps on the personal part remain
@@ -46,6 +47,10 @@ class HeadFirst(ClientRule):
     def local_steps(self, examples: int) -> int:
         """Return the number of local steps on both parts."""
         return self.head_steps + self.rule.local_steps(examples)
+
+    def initial_state(self, x: Tensor) -> State:
+        """Return the rule's state of a client before its first job."""
+        return self.rule.initial_state(x)
 
     def begin(self, x: Tensor, extra: Mapping[str, Tensor], client_state: State) -> State:
         """Return the rule's state and the number of steps on the personal part that remain; none if it is not given."""
@@ -90,6 +95,11 @@ def head_first(rule: ClientRule, head_steps: int, shared: int) -> ClientRule:
     """
     if not head_steps or isinstance(rule, HeadFirst):
         return rule
+    if rule.own_loop:
+        raise ConfigError(
+            f"{type(rule).__name__} trains in a loop of its own, which decides itself what a step moves: remove it",
+            key="personalization.head_steps",
+        )
     options = {entry.name: getattr(rule, entry.name) for entry in fields(ClientRule)}
     return HeadFirst(**(options | {"clip_norm": None}), rule=rule, head_steps=head_steps, shared=shared)
 
