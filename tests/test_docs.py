@@ -32,6 +32,7 @@ NEEDS = {  # modules of optional dependencies
     "devices.md": ("flwr",),
     "flower.md": ("flwr",),
     "privacy.md": ("dp_accounting",),
+    "tasks.md": ("datasets",),
     "transformers.md": ("transformers",),
     "tracking.md": ("tensorboard", "mlflow", "wandb"),
 }

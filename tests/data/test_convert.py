@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -25,14 +24,21 @@ X = np.arange(12, dtype=np.float32).reshape(4, 3)
         X.tolist(),
         [torch.as_tensor(row) for row in X],
         [*X],
-        pd.DataFrame(X),
         torch.as_tensor(X),
         X.astype(np.float64),
     ],
-    ids=["array", "lists", "tensors", "arrays", "data frame", "tensor", "double"],
+    ids=["array", "lists", "tensors", "arrays", "tensor", "double"],
 )
 def test_all_forms_of_an_array(x: Any) -> None:
-    data = ob.from_arrays(x, pd.Series([0, 1, 2, 0]))
+    data = ob.from_arrays(x, [0, 1, 2, 0])
+    assert torch.equal(data.x, torch.as_tensor(X))
+    assert data.classes == 3
+
+
+def test_data_frames() -> None:
+    """Their arrays cannot be written to."""
+    pandas = pytest.importorskip("pandas", reason="needs the extra 'huggingface'")
+    data = ob.from_arrays(pandas.DataFrame(X), pandas.Series([0, 1, 2, 0]))
     assert torch.equal(data.x, torch.as_tensor(X))
     assert data.classes == 3
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -16,16 +15,18 @@ import offbeat as ob
 from offbeat.data.huggingface import is_federated, is_hugging_face, is_partitioner, partition_of
 from offbeat.runs.data import Data
 
+datasets: Any = pytest.importorskip("datasets", reason="needs the extra 'huggingface'")
+
 rng = np.random.default_rng(0)
 N = 60
 CLASSES = rng.integers(3, size=N)
 
 
-def rows(**columns: Any) -> datasets.Dataset:
+def rows(**columns: Any) -> Any:
     return datasets.Dataset.from_dict({name: list(values) for name, values in columns.items()})
 
 
-def tokenized(count: int = N, shortest: int = 2) -> datasets.Dataset:
+def tokenized(count: int = N, shortest: int = 2) -> Any:
     """Sentences of different lengths whose first token tells the class."""
     lengths = [shortest + i % 4 for i in range(count)]
     tokens = [[1 + int(CLASSES[i])] + [4 + (i + j) % 3 for j in range(length - 1)] for i, length in enumerate(lengths)]
@@ -279,7 +280,7 @@ def test_a_partitioner_that_has_divided_other_data_is_refused() -> None:
         partition_of(partitioner, data)
 
 
-def made() -> datasets.DatasetDict:
+def made() -> Any:
     return datasets.DatasetDict({"train": tokenized(), "validation": tokenized(20)})
 
 

@@ -185,7 +185,7 @@ def sweep(
     console.print(tables.fitted(tables.results(summaries), console))
     if folders:
         first = next(s for group in summaries.values() for s in group if s)
-        target = first["target"] if first["target_metric"] == first["metric"] else None
+        target = first["target"] if first.get("target_metric") == first["metric"] else None
         figure = folder / f"{plain(first['metric'])}.png"
         plots.curves(folders, target=target).savefig(figure)
         click.echo(f"runs    {folder}\nfigure  {figure}")
