@@ -17,7 +17,8 @@ from offbeat.executors.gpu.batch_norm import stacked_batch_norm
 from offbeat.executors.gpu.convolution import stacked_conv2d
 from offbeat.executors.stacked import Stack
 from offbeat.messages import Update
-from offbeat.models import CNN, ConvMixer, Model, ResNet18
+from offbeat.models import CNN, ConvMixer, Model
+from offbeat.models.resnet import Block
 
 pytest.importorskip("triton")
 kernels = pytest.importorskip("offbeat.executors.gpu.kernels")
@@ -189,7 +190,6 @@ def same_results(inputs: tuple[Tensor, ...], fast: Callable[..., Tensor], plain:
         (CNN(), 0.0),
         (CNN(), 0.9),
         (ConvMixer(dim=8, depth=1, kernel=3, patch=2, groups=4), 0.9),
-        (ResNet18(width=4, groups=2), 0.0),
         (ConvMixer(dim=8, depth=1, kernel=3, patch=2, norm="batch"), 0.0),
     ],
     ids=lambda m: type(m).__name__,
@@ -201,6 +201,23 @@ def test_a_step_made_of_them(model: Model, momentum: float) -> None:
     assert Stack(w.context).independent, "as a stacked module"
     program, moved = run(None, w)
     assert program.apart == (not momentum), "parameter by parameter where the rule is plain"
+    plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
+    assert ((moved - torch.stack(plain)).norm(dim=1) < 1e-3 * torch.stack(plain).norm(dim=1)).all()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU whole executors are tested, in test_gpu.py")
+@pytest.mark.usefixtures("kernels_everywhere")
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, lambda channels: nn.GroupNorm(2, channels)], ids=["batch", "group"])
+def test_a_step_of_residual_blocks(norm: Callable[[int], nn.Module]) -> None:
+    """Blocks of a ResNet, with and without a stride."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, bias=False), norm(4), nn.ReLU(), Block(4, 4, 1, norm), Block(4, 8, 2, norm),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+    )  # fmt: skip
+    w = work(module, SGD(lr=0.05, epochs=1, batch_size=4, weight_decay=0.01), federated(sizes=(3, 7)))
+    assert Stack(w.context).independent, "as a stacked module"
+    _, moved = run(None, w)
     plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
     assert ((moved - torch.stack(plain)).norm(dim=1) < 1e-3 * torch.stack(plain).norm(dim=1)).all()
 
