@@ -31,11 +31,14 @@ HERE = [name for name in EXECUTORS if name not in ("graphs", "ray")]  # which ne
 def combined(models: list[Model]) -> list[Any]:
     """Return all pairs of a model and a rule; the CNN, which takes long, with fewer rules."""
     return [
-        pytest.param(model, rule, id=f"{type(model).__name__}-{n}-{rule.name}")
+        pytest.param(
+            model, rule, id=f"{type(model).__name__}-{n}-{rule.name}",
+            marks=[pytest.mark.slow] if isinstance(model, CNN) and n else [],
+        )
         for model in models
         for n, rule in enumerate(RULES)
         if not isinstance(model, CNN) or n in (0, 1, 3, 7)
-    ]
+    ]  # fmt: skip
 
 
 def rounding(rule: ClientRule) -> float:
