@@ -13,6 +13,8 @@ Tree = Any  # Tensor | Mapping[str, Tree] | list[Tree] | tuple[Tree, ...]
 
 def map_tensors(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     """Return a tree of the same structure with the function applied to every tensor; other leaves stay as they are."""
+    if isinstance(tree, Tensor):  # at once: this happens several times per local step
+        return function(tree)
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
@@ -62,10 +64,16 @@ def call(module: nn.Module, inputs: Tree, parameters: Mapping[str, Tensor] | Non
         inputs: Its inputs.
         parameters: Parameters and buffers to use instead of the module's own.
     """
-    args: tuple[Any, ...] = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    kwargs: dict[str, Any] = {}
-    if isinstance(inputs, Mapping):
-        args, kwargs = (), dict(inputs)
+    args, kwargs = _arguments(inputs)
     if parameters is None:
         return module(*args, **kwargs)
     return functional_call(module, dict(parameters), args, kwargs)
+
+
+def _arguments(inputs: Tree) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments by position and by keyword that the inputs stand for."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {}

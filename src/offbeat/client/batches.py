@@ -61,6 +61,8 @@ def plans(
 
 def forward_slices(examples: int, batch_size: int) -> list[slice]:
     """Return the slices of a local step's examples that pass through the model together."""
+    if examples <= batch_size:
+        return [slice(0, examples)]
     return [slice(first, min(first + batch_size, examples)) for first in range(0, examples, batch_size)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Literal
@@ -196,7 +197,7 @@ class TrainingContext:
         """Return the labels for examples by their index in the data set."""
         if self.data.dataset.reader is not None:
             return self.read(index, 0)[1]
-        return self.data.dataset.prepare_labels(map_tensors(lambda y: y[index], self.y))
+        return self.data.dataset.prepare_labels(map_tensors(lambda y: _gather(y, index), self.y))
 
     def to_memory_format(self, images: Tree) -> Tree:
         """Return a batch (B, …) in the memory format in which the model runs fastest.
@@ -223,10 +224,11 @@ class TrainingContext:
                 return False
         return isinstance(outputs, Tensor) and torch.allclose(outputs, expected, rtol=1e-3, atol=1e-4)
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
         """Return the context manager for a forward pass: bfloat16 on a GPU where that is requested."""
-        enabled = self.precision == "bfloat16" and self.device.type == "cuda"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
+        if self.precision == "bfloat16" and self.device.type == "cuda":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return contextlib.nullcontext()
 
     def divergence(self, job: Job) -> DivergenceError:
         """Return the error for a job whose result is not finite."""
@@ -238,6 +240,8 @@ class TrainingContext:
 
 def _gather(x: Tensor, index: Tensor) -> Tensor:
     """Return x[index], copying whole examples; plain indexing copies number by number on a CPU."""
+    if index.ndim == 1:
+        return x.index_select(0, index)
     return x.index_select(0, index.flatten()).view(*index.shape, *x.shape[1:])
 
 

@@ -65,13 +65,14 @@ def train_job(context: TrainingContext, item: WorkItem, plan: Plan) -> Trained:
     stepper = LocalStepper(rule, context.layout, job.x, rule.begin(job.x, job.extra, item.client_state))
     if context.buffers.names:
         context.buffers.write(context.module, job.extra[BUFFERS])
-    losses = []
+    losses, lazy = [], context.data.dataset.reader is not None
     with seeded_generators(job.seed, context.device):
         for t, (batch, count) in enumerate(zip(*plan, strict=True)):
             stepper.leaves()
             for part in forward_slices(count, rule.batch_size):
                 index = torch.from_numpy(batch[:count][part]).to(context.device)
-                loss = batch_loss(context, stepper.parameters(), index, read_seed(job, t, part.start), count)
+                seed = read_seed(job, t, part.start) if lazy else 0
+                loss = batch_loss(context, stepper.parameters(), index, seed, count)
                 stepper.backward(loss)
                 losses.append(loss.detach())
             stepper.advance(lr)
@@ -105,7 +106,8 @@ def batch_loss(context: TrainingContext, parameters: dict[str, Tensor], batch: T
     with context.autocast():
         outputs = call(context.module, context.to_memory_format(inputs), parameters)
     outputs = in_dtype(outputs, next(iter(parameters.values())).dtype)
-    return context.task.losses(outputs, labels, len(batch)).sum() / count
+    losses = context.task.losses(outputs, labels, len(batch))
+    return losses.mean() if len(batch) == count else losses.sum() / count
 
 
 @contextlib.contextmanager

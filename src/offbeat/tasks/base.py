@@ -158,7 +158,7 @@ def scores(outputs: Any) -> Tensor:
 def in_dtype(outputs: Any, dtype: torch.dtype) -> Any:
     """Return outputs in the precision of the loss; a forward pass under autocast may return bfloat16."""
     if isinstance(outputs, Tensor):
-        return outputs.to(dtype) if outputs.is_floating_point() else outputs
+        return outputs.to(dtype) if outputs.dtype != dtype and outputs.is_floating_point() else outputs
     if isinstance(outputs, dict):
         for name, value in outputs.items():
             if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != dtype:
