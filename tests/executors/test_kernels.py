@@ -257,6 +257,7 @@ def test_a_step_of_odd_parameters(rule: ClientRule) -> None:
     assert program.apart
     plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
     torch.testing.assert_close(moved, torch.stack(plain), rtol=1e-4, atol=1e-6)
+    assert torch.equal(run(program, w)[1], moved), "whatever the last stack has left in the program's memory"
 
 
 def test_kernels_that_do_not_run_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,8 @@ class Gossip(Vectorized):
         x, b = jobs[0].x, self.context.received_buffers(dict(jobs[0].extra))
         if self.models is None or self.network.restarts:
             self.models = x.expand(self.clients, -1).clone()
-            self.states = self.context.rule.begin(self.models, {}, {})
+            begun = self.context.rule.begin(self.models, {}, {})
+            self.states = {name: value.clone() for name, value in begun.items()}  # rows of it will be written
             self.statistics = None if b is None else b.expand(self.clients, -1).clone()
         self._losses, self._counts = x.new_zeros(self.clients), x.new_zeros(self.clients)
         with seeded_generators(key(*(job.seed for job in jobs)), self.context.device):

@@ -42,7 +42,8 @@ class Adam(LocalOptimizer):
     def moments(self, x: Tensor) -> State:
         """Return m, v and t."""
         steps = torch.zeros((*x.shape[:-1], 1), dtype=torch.float64, device=x.device)
-        return {"m": torch.zeros_like(x), "v": torch.zeros_like(x), "t": steps}
+        zeros = x.new_zeros(1).expand_as(x)  # takes no memory, and no step writes to it
+        return {"m": zeros, "v": zeros, "t": steps}
 
     def corrections(self, lr: Number, t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return η_l/(1 − β₁^t) and √(1 − β₂^t), computed in double precision, since 1 − β₂^t is small at first."""

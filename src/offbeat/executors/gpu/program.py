@@ -25,7 +25,7 @@ from offbeat.client.rules import ClientRule, State
 from offbeat.errors import first_line
 from offbeat.executors.gpu import triton_support
 from offbeat.executors.gpu.capture import aligned, captured
-from offbeat.executors.gpu.steps import in_place
+from offbeat.executors.gpu.steps import FRESH, in_place
 from offbeat.vectors import Layout
 
 SIZES = [
@@ -154,7 +154,8 @@ class Program:
         self.steps.zero_()
         self.steps[:n, 0] = torch.from_numpy(steps)
         for name, value in state.items():
-            self.state[name][:n] = value
+            if self._in_place is None or name not in FRESH:
+                self.state[name][:n] = value
         if self.buffers is not None and buffers is not None:
             self.buffers[:n] = buffers
         self.losses.zero_()

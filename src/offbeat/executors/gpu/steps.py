@@ -15,6 +15,10 @@ from offbeat.vectors import Layout
 Step = Callable[[Sequence[Tensor], Sequence[Tensor | None], Tensor, Tensor, State], None]
 
 
+FRESH = ("m", "v")
+"""State that an in-place step of Adam does not read before it has written it, so that it need not be set to zero."""
+
+
 def in_place(rule: ClientRule, layout: Layout, x: Tensor) -> Step | None:
     """Return the step of a rule for which there is a kernel, or None.
 
@@ -57,7 +61,7 @@ def _adam(rule: Adam, layout: Layout) -> Step:
         for leaf, gradient, m, v in zip(leaves, gradients, *moments, strict=True):
             g = torch.zeros_like(leaf) if gradient is None else gradient
             kernels.adam(
-                leaf.detach(), g, m, v, lr, rate, root, on, decay=rule.weight_decay, decoupled=rule.decoupled,
+                leaf.detach(), g, m, v, lr, rate, root, on, t, decay=rule.weight_decay, decoupled=rule.decoupled,
                 betas=(rule.beta1, rule.beta2), epsilon=rule.epsilon,
             )  # fmt: skip
         state["t"].copy_(t)

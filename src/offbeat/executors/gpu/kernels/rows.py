@@ -31,10 +31,13 @@ def _descend(y, g, lr, on, width, y_stride, g_stride, decay, BLOCK: tl.constexpr
 
 @triton.jit
 def _adam(
-    y, g, m, v, lr, rate, root, on, width, y_stride, g_stride, m_stride, decay, beta1, beta2, epsilon,
+    y, g, m, v, lr, rate, root, on, t, width, y_stride, g_stride, m_stride, decay, beta1, beta2, epsilon,
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Take a step of Adam, or of AdamW if DECOUPLED is set, in rows that are on: see `client/rules/adam.py`."""
+    """Take a step of Adam, or of AdamW if DECOUPLED is set, in rows that are on: see `client/rules/adam.py`.
+
+    The moments of a row's first step are not read: they are zero, whatever is there.
+    """
     row = tl.program_id(1).to(tl.int64)
     if tl.load(on + row):
         place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -45,8 +48,9 @@ def _adam(
             old *= 1.0 - tl.load(lr + row) * decay
         else:
             slope += decay * old
-        first = beta1 * tl.load(m + row * m_stride + place, mask=inside, other=0.0) + (1.0 - beta1) * slope
-        second = beta2 * tl.load(v + row * m_stride + place, mask=inside, other=0.0) + (1.0 - beta2) * slope * slope
+        known = place < tl.where(tl.load(t + row) > 1, width, 0)
+        first = beta1 * tl.load(m + row * m_stride + place, mask=known, other=0.0) + (1.0 - beta1) * slope
+        second = beta2 * tl.load(v + row * m_stride + place, mask=known, other=0.0) + (1.0 - beta2) * slope * slope
         down = tl.load(rate + row) * first / (tl.sqrt(second) / tl.load(root + row) + epsilon)
         tl.store(m + row * m_stride + place, first, mask=inside)
         tl.store(v + row * m_stride + place, second, mask=inside)
@@ -71,7 +75,7 @@ def descend(y: Tensor, g: Tensor, lr: Tensor, on: Tensor, decay: float) -> None:
 
 
 def adam(
-    y: Tensor, g: Tensor, m: Tensor, v: Tensor, lr: Tensor, rate: Tensor, root: Tensor, on: Tensor,
+    y: Tensor, g: Tensor, m: Tensor, v: Tensor, lr: Tensor, rate: Tensor, root: Tensor, on: Tensor, t: Tensor,
     *, decay: float, decoupled: bool, betas: tuple[float, float], epsilon: float,
 ) -> None:  # fmt: skip
     """Take a step of Adam or AdamW in place.
@@ -85,6 +89,7 @@ def adam(
         rate: η_l/(1 − β₁^t) (rows, 1).
         root: √(1 − β₂^t) (rows, 1).
         on: Rows to change (rows, 1).
+        t: Number of each row's step (rows, 1), starting at 1.
         decay: Weight decay.
         decoupled: Whether the decay is AdamW's.
         betas: β₁ and β₂.
@@ -95,7 +100,7 @@ def adam(
         return
     g = g if g[0].is_contiguous() else g.contiguous()
     block, grid, warps = _blocks(len(g), width)
-    _adam[grid](y, g, m, v, lr, rate, root, on, width, y.stride(0), g.stride(0), m.stride(0), decay, *betas, epsilon,
+    _adam[grid](y, g, m, v, lr, rate, root, on, t, width, y.stride(0), g.stride(0), m.stride(0), decay, *betas, epsilon,
                 decoupled, block, num_warps=warps)  # fmt: skip
 
 
