@@ -70,7 +70,7 @@ def test_run_with_overrides(toml: str) -> None:
     assert written["executor"] == "sequential"
     assert summary("here")["rounds"] == 2
     assert "here" in result.output
-    assert f"{100 * summary('here')['accuracy_last10']:.1f}" in result.output
+    assert f"{100 * summary('here')['accuracy']:.1f}" in result.output
 
 
 def test_a_written_config_gives_the_same_run_again(toml: str) -> None:
@@ -113,7 +113,7 @@ def test_list() -> None:
 def test_sweep_ends_with_a_table_and_a_picture(toml: str) -> None:
     result = offbeat("sweep", toml, "--grid", "algorithm.name=fedbuff,ca2fl", "--seeds", "0,1,2", "--out", "s")
     assert result.exit_code == 0, result.output
-    values = [summary(f"s/ca2fl/seed-{seed}")["accuracy_last10"] * 100 for seed in range(3)]
+    values = [summary(f"s/ca2fl/seed-{seed}")["accuracy"] * 100 for seed in range(3)]
     assert f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" in result.output
     assert pathlib.Path("s/accuracy.png").read_bytes().startswith(b"\x89PNG")
 

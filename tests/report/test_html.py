@@ -57,6 +57,7 @@ def test_the_keys_that_only_one_rule_has(runs: pathlib.Path) -> None:
     least = np.unravel_index(np.argmin(first["phi"]), np.shape(first["phi"]))
     assert abs(first["ks"][least[0]] - first["k"]) <= 2
     assert abs(first["deltas"][least[1]] - first["delta"]) <= 0.02
+    assert len(read.read(runs / "fedluck").setting["upload_shares"]) == 100, "φ is drawn with the codec's sizes"
     assert lossy["lost"] > 0
     assert any(trip[5] for trip in lossy["timeline"]["trips"])
 

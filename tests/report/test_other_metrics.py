@@ -92,7 +92,7 @@ def test_the_table_after_a_run(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
     shown = CliRunner().invoke(main, ["run", "x.toml", "--out", "r"]).output
     assert "f1 (%)" in shown
     assert "s to loss 9.0" in shown
-    best = read.read(tmp_path / "r").summary["f1_last10"]
+    best = read.read(tmp_path / "r").summary["f1"]
     assert f"{100 * best:.1f}" in shown
     sweep = CliRunner().invoke(main, ["sweep", "x.toml", "--seeds", "0,1", "--out", "s"]).output
     assert pathlib.Path("s/f1.png").is_file()

@@ -24,6 +24,7 @@ from offbeat.environment import Devices, HalfNormal
 from offbeat.models import LR, MLP
 from offbeat.runs.folder import UPDATE, UpdateLog
 from offbeat.runs.result import ProgressSnapshot
+from offbeat.runs.summary import late_mean
 from offbeat.scheduling import SCHEDULERS
 
 REQUIRED = {
@@ -59,7 +60,7 @@ def test_the_run_folder_is_complete_and_consistent(tmp_path: pathlib.Path) -> No
     assert [m["version"] for m in metrics] == [0, 4, 8, 12]
     assert summary["accuracy"] == metrics[-1]["accuracy"] == result.accuracy
     assert summary["best_accuracy"] == max(m["accuracy"] for m in metrics)
-    assert summary["accuracy_last10"] == pytest.approx(np.mean([m["accuracy"] for m in metrics]))
+    assert summary["accuracy_last10"] is None, "there are only four evaluations"
 
     taken = log[log["status"] == 0]
     assert summary["rounds"] == 12
@@ -253,3 +254,15 @@ def test_the_update_log_can_be_read_while_it_grows_and_cut_back(tmp_path: pathli
     rows = np.load(path)
     assert len(rows) == 78
     assert rows["client"][-1] == 5
+
+
+def test_a_late_mean_is_one_of_the_last_quarter() -> None:
+    """The mean of a run's last ten evaluations says little about its end if they include the beginning."""
+
+    def lines(every: int, rounds: int) -> list[dict[str, float]]:
+        return [{"version": v, "accuracy": v / rounds} for v in range(0, rounds + 1, every)]
+
+    assert late_mean(lines(10, 360), "accuracy") == pytest.approx(np.mean([v / 360 for v in range(270, 361, 10)]))
+    assert late_mean(lines(10, 350), "accuracy") is None, "the first of them was at 260 of 350"
+    assert late_mean(lines(1, 8), "accuracy") is None
+    assert late_mean([], "accuracy") is None

@@ -43,7 +43,7 @@ def trial(
     run = Run(assembly, transport=transport)
     observer = RunObserver(run)
     result = alone(run)
-    found = {"accuracy": result.summary["accuracy_last10"], "updates": result.summary["updates"],
+    found = {"accuracy": result.summary["accuracy"], "updates": result.summary["updates"],
              "virtual_seconds": result.summary["virtual_seconds"], **observer.ledger()}  # fmt: skip
     if transport is not None:
         found |= {

@@ -278,7 +278,8 @@ def _sound_setting(setting: Mapping[str, Any], problems: list[str]) -> dict[str,
     """Return the valid entries of a setting and note the invalid ones."""
     checks: dict[str, Callable[[Any], bool]] = {
         "clients": _is_count, "sizes": _are_counts, "partition": _is_table, "plan": _is_plan, "network": _is_network,
-        "metrics": _are_metrics, "period": _is_number, "exponent": _is_number, "attackers": _are_counts,
+        "upload_shares": _are_shares, "metrics": _are_metrics, "period": _is_number, "exponent": _is_number,
+        "attackers": _are_counts,
     }  # fmt: skip
     valid = {}
     for name, value in setting.items():
@@ -312,6 +313,10 @@ def _are_metrics(entries: Any) -> bool:
         and entry["unit"] == clean(entry["unit"])[:MAX_NAME]
         for entry in entries
     )
+
+
+def _are_shares(values: Any) -> bool:
+    return isinstance(values, list) and bool(values) and all(_is_number(value) and value > 0 for value in values)
 
 
 def _is_count(value: Any) -> bool:

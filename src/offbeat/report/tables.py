@@ -64,7 +64,9 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     units = {s.get("metric_unit", ACCURACY.unit) for group in summaries.values() for s in group if s}
     info = MetricInfo(metrics.pop(), None, units.pop()) if len(metrics) == len(units) == 1 else ACCURACY
     main = info.name
-    caption = f"{main}: mean of the last ten evaluations" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
+    late = all(s.get(f"{main}_last10") is not None for group in summaries.values() for s in group if s)
+    caption = f"{main} of the last evaluation" + (f"; ± over {seeds} seeds" if seeds > 1 else "")
+    caption += "; last 10: mean of the last ten evaluations" if late else ""
     caption += f"; ε at δ = {', '.join(sorted(deltas))}" if deltas else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left", caption_style="dim")
     table.add_column("", style="bold", overflow="fold", min_width=MIN_LABEL)
@@ -72,7 +74,8 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     named = {s.get("target_metric", main) for group in summaries.values() for s in group if s}
     goal = _value(info, target or 0) if named == {main} else f"{', '.join(map(str, named))} {target}"
     timed = f"s to {goal}" if target is not None else "s" if real else "virtual s"
-    columns = (_heading(info), timed, *(("ε",) if deltas else ()), "rounds", "up", "τ mean/max")
+    shown = {"last 10": late, timed: True, "ε": bool(deltas)}
+    columns = (_heading(info), *(name for name in shown if shown[name]), "rounds", "up", "τ mean/max")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for name, whole in summaries.items():
@@ -84,7 +87,8 @@ def results(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             label = f"{label} ({len(whole) - len(group)} of {len(whole)} diverged)"
         table.add_row(
             label,
-            _spread(info, [s[f"{main}_last10"] for s in group]),
+            _spread(info, [s[main] for s in group]),
+            *((_spread(info, [s[f"{main}_last10"] for s in group]),) if late else ()),
             _time(group, target),
             *((_epsilon(group),) if deltas else ()),
             f"{statistics.fmean(s['rounds'] for s in group):,.0f}",

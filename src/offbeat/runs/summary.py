@@ -46,6 +46,22 @@ def evaluation_row(
     }
 
 
+LATE, LAST_QUARTER = 10, 0.75
+
+
+def late_mean(metrics: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return the mean of the last ten evaluations, or None unless all of them lie in the last quarter of the run.
+
+    Args:
+        metrics: The evaluations.
+        name: The metric.
+    """
+    last = metrics[-LATE:]
+    if len(last) < LATE or last[0]["version"] < LAST_QUARTER * last[-1]["version"]:
+        return None
+    return float(sum(line[name] for line in last) / LATE)
+
+
 def summarize(
     assembly: Assembly,
     loop: Loop,
@@ -67,14 +83,13 @@ def summarize(
     target = experiment.evaluation.target_of(task)
     main, reached = task.main, [line for line in metrics if target is not None and reaches(line, target)]
     values = [line[main.name] for line in metrics]
-    last10 = values[-10:]
     return {
         "algorithm": algorithm_name(experiment.algorithm),
         "seed": experiment.seed,
         "metric": main.name,
         "metric_unit": main.unit,
         **{info.name: metrics[-1][info.name] if metrics else None for info in task.metric_infos()},
-        f"{main.name}_last10": sum(last10) / len(last10) if metrics else None,
+        f"{main.name}_last10": late_mean(metrics, main.name),
         f"best_{main.name}": main.best(values) if metrics else None,
         "target": target[1] if target is not None else None,
         "target_metric": target[0].name if target is not None else None,
