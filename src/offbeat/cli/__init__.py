@@ -30,7 +30,7 @@ from offbeat.cli.common import (
 )
 from offbeat.cli.deploy import deploy, replay
 from offbeat.cli.export import export
-from offbeat.cli.reporting import compare, plain, report, serve
+from offbeat.cli.reporting import compare, plain, remark, report, serve
 from offbeat.errors import ConfigError
 from offbeat.version import __version__
 
@@ -150,7 +150,7 @@ def sweep(
     FILE is a TOML file or preset:NAME. Its [[variants]] and [[axes.NAME]] are combined with --grid, and --seeds
     replaces its seeds.
     """
-    from offbeat.report import plots, tables
+    from offbeat.report import notes, plots, read, tables
     from offbeat.runs.progress import SweepDisplay
     from offbeat.runs.sweep import Cell, Sweep
     from offbeat.runs.trackers import trackers
@@ -189,6 +189,7 @@ def sweep(
         figure = folder / f"{plain(first['metric'])}.png"
         plots.curves(folders, target=target).savefig(figure)
         click.echo(f"runs    {folder}\nfigure  {figure}")
+        remark(notes.differences([read.read(place) for group in folders.values() for place in group]))
 
 
 @main.command("list")

@@ -26,9 +26,10 @@ def report(folders: Sequence[pathlib.Path], file: pathlib.Path | None, figures: 
     RUN is the folder of a run, of a sweep, or of several runs. The report is a single file that loads nothing from the
     network.
     """
-    from offbeat.report import html, plots, read
+    from offbeat.report import html, notes, plots, read
 
-    records = read.records(_existing(folders))
+    records, remarks = notes.distinct(read.records(_existing(folders)))
+    remarks += notes.differences(records)
     try:
         if file is not None or figures is None:
             file = file or pathlib.Path("report.html")
@@ -54,6 +55,7 @@ def report(folders: Sequence[pathlib.Path], file: pathlib.Path | None, figures: 
             click.echo(f"figures  {figures} ({len(made)}, each as PNG and SVG)")
     except OSError as error:
         raise RunFolderError(f"cannot write the report: {error}") from error
+    remark(remarks)
     for record in records:
         if record.state == read.BROKEN:
             click.echo(f"broken   {read.clean(str(record.path))}: {record.problem}", err=True)
@@ -71,9 +73,9 @@ def compare(folders: Sequence[pathlib.Path], target: float | None) -> None:
 
     RUN is the folder of a run, of a sweep, or of several runs.
     """
-    from offbeat.report import read, tables
+    from offbeat.report import notes, read, tables
 
-    records = read.records(_existing(folders))
+    records, remarks = notes.distinct(read.records(_existing(folders)))
     console = Console()
     if target is not None:
         metric = records[0].metric
@@ -81,6 +83,7 @@ def compare(folders: Sequence[pathlib.Path], target: float | None) -> None:
             raise OffbeatError(f"--target: {target:g} is not a percentage; give {metric.name} from 0 to 100")
         target /= metric.scale
     console.print(tables.fitted(tables.compared(records, target), console))
+    remark([*remarks, *notes.differences(records)])
 
 
 @click.command()
@@ -110,6 +113,12 @@ def serve(folder: pathlib.Path, port: int, host: str) -> None:
         begin(folder, host, port, lambda address: click.echo(f"{address}  (press Ctrl-C to stop)"))
     except OSError as error:
         raise RunFolderError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
+
+
+def remark(notes: Sequence[str]) -> None:
+    """Print what a reader of a comparison should know."""
+    for note in notes:
+        click.echo(f"note    {note}")
 
 
 def plain(name: str) -> str:

@@ -30,6 +30,7 @@ def curves(
 ) -> Figure:
     """Draw the main metric of several experiments, with a band from the lowest to the highest seed.
 
+    A seed that ends earlier than others keeps its final value, so that a curve ends at the mean of the final values.
     Experiments with another main metric than the first one are left out.
 
     Args:
@@ -46,7 +47,6 @@ def curves(
         if not lines:
             continue
         grid = np.unique(np.concatenate([[line[over] for line in each] for each in lines]))
-        grid = grid[grid <= min(each[-1][over] for each in lines)]
         # The quality of a model holds until the next evaluation: a step function, not a slope.
         values = info.scale * np.stack([_step(grid, each, over, info.name) for each in lines])
         (line,) = axes.plot(grid, values.mean(axis=0), label=label, linewidth=1.6, drawstyle="steps-post")

@@ -158,7 +158,7 @@ def distinguish(found: Sequence[Record]) -> list[Record]:
     """Make the labels of different experiments distinct by appending the folders in which they differ."""
     by_label: dict[str, dict[str, list[Record]]] = {}
     for record in found:
-        by_label.setdefault(record.label, {}).setdefault(_experiment(record), []).append(record)
+        by_label.setdefault(record.label, {}).setdefault(experiment_key(record), []).append(record)
     labels: dict[int, str] = {}
     for label, experiments in by_label.items():
         places = [record.path for group in experiments.values() for record in group]
@@ -171,7 +171,7 @@ def distinguish(found: Sequence[Record]) -> list[Record]:
     return [dataclasses.replace(record, label=labels[id(record)]) for record in found]
 
 
-def _experiment(record: Record) -> str:
+def experiment_key(record: Record) -> str:
     """Return a key that the seeds of one experiment share."""
     return json.dumps({k: v for k, v in record.config.items() if k not in ("seed", "executor")}, default=str)
 

@@ -106,10 +106,10 @@ const charts = (() => {
       return i < 0 ? null : values[i];
     });
   };
-  // The mean, minimum and maximum over the seeds of one experiment, as far as all of them have come.
+  // The mean, minimum and maximum over the seeds of one experiment. A seed that ends earlier keeps its final value, so
+  // that the curve ends at the value of the table.
   const together = (curves, over, what) => {
-    const end = Math.min(...curves.map((c) => c[over][c[over].length - 1]));
-    const grid = [...new Set(curves.flatMap((c) => c[over]))].filter((x) => x <= end).sort((a, b) => a - b);
+    const grid = [...new Set(curves.flatMap((c) => c[over]))].sort((a, b) => a - b);
     const lines = curves.map((c) => stepped(c, over, what, grid));
     const at = (pick) =>
       grid.map((_, i) => {
