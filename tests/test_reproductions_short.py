@@ -36,7 +36,8 @@ def test_delays_of_ca2fl(label: str, largest: int, mean: float, tmp_path: pathli
 @needs_mnist
 def test_anarchy_costs_little_on_mnist(tmp_path: pathlib.Path) -> None:
     row = "p=10 5of10 5 steps"
-    found = short("afl-mnist", [f"{row} synchronous constant", f"{row} asynchronous dynamic"], tmp_path, rounds=40)
+    labels = [f"{row} synchronous constant", f"{row} asynchronous dynamic"]
+    found = short("afl-mnist", labels, tmp_path, rounds=40, evaluation={"every": 1})
     calm, wild = (summary["accuracy_last10"] for summary in found.values())
     assert min(calm, wild) > 0.8
     assert abs(calm - wild) < 0.04
@@ -46,7 +47,8 @@ def test_anarchy_costs_little_on_mnist(tmp_path: pathlib.Path) -> None:
 def test_a_cache_corrects_biased_arrivals(tmp_path: pathlib.Path) -> None:
     """With one class per worker, biased arrivals cost AFA-CD accuracy, and AFA-CS less."""
     labels = [f"p=1 {rule} {arrivals}" for rule in ("AFA-CD", "AFA-CS") for arrivals in ("uniform", "biased")]
-    found = {label: s["accuracy_last10"] for label, s in short("afl-bias", labels, tmp_path, rounds=40).items()}
+    ended = short("afl-bias", labels, tmp_path, rounds=40, evaluation={"every": 1})
+    found = {label: summary["accuracy_last10"] for label, summary in ended.items()}
     assert found["p=1 AFA-CD biased"] < found["p=1 AFA-CD uniform"]
     assert found["p=1 AFA-CS biased"] > found["p=1 AFA-CD biased"]
 

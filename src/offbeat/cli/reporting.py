@@ -117,8 +117,9 @@ def serve(folder: pathlib.Path, port: int, host: str) -> None:
 
 def remark(notes: Sequence[str]) -> None:
     """Print what a reader of a comparison should know."""
+    console = Console()
     for note in notes:
-        click.echo(f"note    {note}")
+        console.print(f"note    {note}", markup=False, highlight=False)
 
 
 def plain(name: str) -> str:

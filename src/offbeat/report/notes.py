@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from offbeat.report.read import Record, clean, experiment_key
+from offbeat.report.read import BROKEN, Record, clean, experiment_key
 from offbeat.report.tables import size
 
 EQUAL = 1.02  # ratio up to which budgets count as equal
@@ -27,13 +27,14 @@ def distinct(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
     best: dict[tuple[str, int | None], Record] = {}
     for record in records:
         key = experiment_key(record), record.seed
-        if key not in best or len(record.metrics) > len(best[key].metrics):
+        if record.state != BROKEN and (key not in best or len(record.metrics) > len(best[key].metrics)):
             best[key] = record
-    kept = [record for record in records if best[experiment_key(record), record.seed] is record or not record.config]
-    notes = []
+    kept, notes = [], []
     for record in records:
-        twin = best[experiment_key(record), record.seed]
-        if twin is not record and record.config:
+        twin = record if record.state == BROKEN else best[experiment_key(record), record.seed]
+        if twin is record:
+            kept.append(record)
+        else:
             places = clean(str(record.path)), clean(str(twin.path))
             notes.append(f"{places[0]} has the config and seed of {places[1]} and is left out")
     return kept, notes

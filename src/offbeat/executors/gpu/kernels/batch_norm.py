@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from offbeat.executors.gpu.kernels.tiles import existing
+
 # Φ(z) as in Abramowitz and Stegun, *Handbook of Mathematical Functions*, 7.1.26, of which the error is below 1e-7. It
 # takes a quarter of the instructions of erf, and has the density of the normal distribution on its way.
 HALF_ROOT = tl.constexpr(0.7071067811865476)  # 1/√2
@@ -54,15 +56,6 @@ def _place(shift, stride, parts, clients, C: tl.constexpr, SHIFT: tl.constexpr, 
 
 
 @triton.jit
-def _mask(inside, c, C: tl.constexpr, BC: tl.constexpr):
-    """Return which numbers of a tile exist."""
-    kept = inside[:, None]
-    if C % BC != 0:
-        kept = kept & (c < C)[None, :]
-    return kept
-
-
-@triton.jit
 def _moments(
     x, shift, valid, sums, shift_stride, rows, share, parts, clients, P,
     C: tl.constexpr, SHIFT: tl.constexpr, GELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
@@ -72,11 +65,11 @@ def _moments(
     limit = tl.load(valid + client).to(tl.int32) * P
     x += client * rows * C
     start = tl.arange(0, 1)
-    origin, _ = _input(x + c[None, :], _mask(start < 1, c, C, BC), s, GELU)
+    origin, _ = _input(x + c[None, :], existing(start < 1, c, C, BC), s, GELU)
     total, squares = tl.zeros((BM, BC), dtype=tl.float32), tl.zeros((BM, BC), dtype=tl.float32)
     for first in range(part * share, tl.minimum(part * share + share, limit), BM):
         m = first + tl.arange(0, BM)
-        a, inner = _input(x + (m[:, None] * C + c[None, :]), _mask(m < limit, c, C, BC), s, GELU)
+        a, inner = _input(x + (m[:, None] * C + c[None, :]), existing(m < limit, c, C, BC), s, GELU)
         off = tl.where((m < limit)[:, None], a - origin, 0.0)
         total += off
         squares += off * off
@@ -96,7 +89,7 @@ def _statistics(
     client, one, c, s = _place(shift, shift_stride, 1, clients, C, SHIFT, False, BC)
     count = (tl.load(valid + client).to(tl.int32) * P).to(tl.float32)
     start, part = tl.arange(0, 1), tl.arange(0, PARTS)
-    origin, _ = _input(x + client * rows * C + c[None, :], _mask(start < 1, c, C, BC), s, GELU)
+    origin, _ = _input(x + client * rows * C + c[None, :], existing(start < 1, c, C, BC), s, GELU)
     place = sums + (part[:, None] * clients + client) * 2 * C + c[None, :]
     inside = (part < parts)[:, None] & (c < C)[None, :]
     n = tl.maximum(count, 1.0)
@@ -145,7 +138,7 @@ def _normalize(
     out += client * rows * C
     for first in range(part * share, tl.minimum(part * share + share, rows), BM):
         m = first + tl.arange(0, BM)
-        place, here = m[:, None] * C + c[None, :], _mask(m < rows, c, C, BC)
+        place, here = m[:, None] * C + c[None, :], existing(m < rows, c, C, BC)
         a, inner = _input(x + place, here, s, GELU)
         y = (a - average[None, :]) * (r * w)[None, :] + b[None, :]
         if RESIDUAL:
@@ -184,7 +177,7 @@ def _back_sums(
     for first in range(part * share, tl.minimum(part * share + share, limit), BM):
         m = first + tl.arange(0, BM)
         place = m[:, None] * C + c[None, :]
-        inner, normal, slope = _slopes(g, x, place, _mask(m < limit, c, C, BC), s, average, r, w, b, GELU, RELU)
+        inner, normal, slope = _slopes(g, x, place, existing(m < limit, c, C, BC), s, average, r, w, b, GELU, RELU)
         weighted += slope * normal
         plain += slope
     out = sums + (part * clients + client) * 2 * C + c
@@ -212,13 +205,13 @@ def _back(
     for first in range(part * share, tl.minimum(part * share + share, rows), BM):
         m = first + tl.arange(0, BM)
         place = m[:, None] * C + c[None, :]
-        inner, normal, slope = _slopes(g, x, place, _mask(m < limit, c, C, BC), s, average, r, w, b, GELU, RELU)
+        inner, normal, slope = _slopes(g, x, place, existing(m < limit, c, C, BC), s, average, r, w, b, GELU, RELU)
         by_x = (r * w)[None, :] * (slope - level[None, :] - normal * tilt[None, :])
         if GELU:
             by_x *= inner
         by_x = tl.where((m < limit)[:, None], by_x, 0.0)
         total += by_x
-        tl.store(out + place, by_x.to(out.dtype.element_ty), mask=_mask(m < rows, c, C, BC))
+        tl.store(out + place, by_x.to(out.dtype.element_ty), mask=existing(m < rows, c, C, BC))
     if SHIFT:
         tl.store(shares + (part * clients + client) * C + c, tl.sum(total, axis=0), mask=c < C)
 

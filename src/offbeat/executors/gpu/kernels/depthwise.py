@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from offbeat.executors.gpu.kernels.tiles import existing
+
 
 @triton.jit
 def _columns(columns, OH: tl.constexpr, OW: tl.constexpr, R: tl.constexpr, BM: tl.constexpr, first):
@@ -19,15 +21,6 @@ def _columns(columns, OH: tl.constexpr, OW: tl.constexpr, R: tl.constexpr, BM: t
 def _plus(totals, i: tl.constexpr, value):
     """Return the totals with a value added to the i-th one."""
     return totals[:i] + (totals[i] + value,) + totals[i + 1 :]  # noqa: RUF005 — Triton has no starred tuples
-
-
-@triton.jit
-def _mask(inside, c, C: tl.constexpr, BC: tl.constexpr):
-    """Return which numbers of a tile exist."""
-    kept = inside[:, None]
-    if C % BC != 0:
-        kept = kept & (c < C)[None, :]
-    return kept
 
 
 @triton.jit
@@ -56,7 +49,7 @@ def _depthwise(
             y_, x_ = top + tap // KW, left + tap % KW
             inside = known & (y_ >= 0) & (y_ < H * D) & (x_ >= 0) & (x_ < W * D) & (y_ % D == 0) & (x_ % D == 0)
             place = ((image * H + y_ // D) * W + x_ // D) * C
-            a = tl.load(x + (place[:, None] + c[None, :]), mask=_mask(inside, c, C, BC), other=0.0).to(tl.float32)
+            a = tl.load(x + (place[:, None] + c[None, :]), mask=existing(inside, c, C, BC), other=0.0).to(tl.float32)
             totals = _plus(totals, 0, a * _weight(kernel, tap, c, C)[None, :])
     else:
         # A fixed distance from one pointer costs no instructions.
@@ -68,12 +61,12 @@ def _depthwise(
                 taps = taps + (_weight(kernel, ky * KW + kx, c, C),)  # noqa: RUF005
             for j in tl.static_range((R - 1) * S + KH):  # rows of the input
                 inside = column & (top + j >= 0) & (top + j < H)
-                a = tl.load(corner + (j * W + kx) * C, mask=_mask(inside, c, C, BC), other=0.0).to(tl.float32)
+                a = tl.load(corner + (j * W + kx) * C, mask=existing(inside, c, C, BC), other=0.0).to(tl.float32)
                 for r in tl.static_range(max(0, j - KH + 1), min(R, j + 1)):
                     totals = _plus(totals, r, a * taps[j - r][None, :])
     for r in tl.static_range(R):
         place = (image * OH + oy + r) * OW + ox
-        kept = _mask(known & (oy + r < OH), c, C, BC)
+        kept = existing(known & (oy + r < OH), c, C, BC)
         at = out + client * images * OH * OW * C + (place[:, None] * C + c[None, :])
         tl.store(at, totals[r].to(out.dtype.element_ty), mask=kept)
 
