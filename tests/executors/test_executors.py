@@ -37,7 +37,7 @@ def combined(models: list[Model]) -> list[Any]:
         )
         for model in models
         for n, rule in enumerate(RULES)
-        if not isinstance(model, CNN) or n in (0, 1, 3, 7)
+        if not isinstance(model, CNN) or n in (0, 3, 7)
     ]  # fmt: skip
 
 
