@@ -22,6 +22,7 @@ from offbeat.server import checkpoint
 
 CONFIG = """
 rounds = 150
+executor = "vectorized"  # on a busy machine a trial may choose another one in each process, which rounds differently
 [algorithm]
 name = "{algorithm}"
 [client]
