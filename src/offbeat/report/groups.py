@@ -18,7 +18,7 @@ MAX_LABELS = 1000
 
 
 def groups(record: Record) -> dict[str, Any]:
-    """Return the last evaluation's main metric per client and per label, without what a run does not have."""
+    """Return the last evaluation's main metric per client and per label, as far as the run recorded them."""
     found: dict[str, Any] = {}
     for key, name, make in (("per_client", CLIENT_METRICS, _clients), ("per_label", LABEL_METRICS, _labels)):
         with contextlib.suppress(UnreadableFileError):
