@@ -5,6 +5,8 @@ This is the mathematics of `torch.vmap` without its interpreter, and an ordinary
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, gelu, group_norm, layer_norm, rms_norm
@@ -65,7 +67,7 @@ class _Conv2d(nn.Conv2d):
     def products(self, x: Tensor) -> Tensor:
         if self._tiles(*x.shape[2:]):
             return self._patches(x)
-        y = gpu.conv2d(x, self.weight, self.stride, self.padding, self.dilation, self.groups)
+        y = gpu.conv2d(x, *self._geometry)
         if y is not None:
             return y
         if self.kernel_size == (1, 1) and set(self.padding) == {0} and self.groups == 1:
@@ -75,6 +77,15 @@ class _Conv2d(nn.Conv2d):
         grouped = x.view(n, batch, channels, height, width).transpose(0, 1).reshape(batch, n * channels, height, width)
         y = conv2d(grouped, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
         return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])
+
+    def products_beside(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return the products, or None where no kernel computes them, and x for its other uses."""
+        found = None if self._tiles(*x.shape[2:]) else gpu.conv2d_beside(x, *self._geometry)
+        return (None, x) if found is None else found
+
+    @property
+    def _geometry(self) -> tuple[Any, ...]:
+        return self.weight, self.stride, self.padding, self.dilation, self.groups
 
     def _tiles(self, height: int, width: int) -> bool:
         """Return whether the kernel tiles the image without overlap or remainder, as in a patch embedding."""
@@ -105,9 +116,14 @@ class _Sequential(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         return self.plus(x)
 
-    def plus(self, x: Tensor, residual: Tensor | None = None, last: nn.ReLU | None = None) -> Tensor:
-        """Return the output for x, with a residual added and a ReLU applied to the sum."""
-        layers = list(self)
+    def plus(self, x: Tensor, shortcut: nn.Module | None = None, last: nn.ReLU | None = None) -> Tensor:
+        """Return the output for x, with that of a shortcut added and a ReLU applied to the sum."""
+        layers, residual, products = list(self), None, None
+        if shortcut is not None:
+            again = x
+            if layers and isinstance(layers[0], _Conv2d):
+                products, again = layers[0].products_beside(x)
+            residual = shortcut(again)
         while layers:
             layer, *layers = layers
             following = [type(other) for other in layers[:2]]
@@ -115,18 +131,22 @@ class _Sequential(nn.Sequential):
             if normalized.length:
                 layers = layers[normalized.length - 1 :]
                 if not layers and residual is not None and normalized.relu is None:
-                    return normalized(x, residual, last)
-                x = normalized(x)
+                    return normalized(x, products, residual, last)
+                x = normalized(x, products)
             elif isinstance(layer, _GroupNorm) and following[:1] == [nn.ReLU]:
                 x, layers = layer.normalize(x), layers[1:]
             elif isinstance(layer, _Conv2d) and following == [nn.ReLU, nn.MaxPool2d]:
                 relu, pool, *layers = layers
                 assert isinstance(pool, nn.MaxPool2d)
-                x = layer.products(x)
+                x = layer.products(x) if products is None else products
                 y = gpu.bias_relu_max_pool(x, layer.bias, pool) if layer.bias is not None else None
                 x = relu(layer.biased(pool(x))) if y is None else y
+            elif products is not None:
+                assert isinstance(layer, _Conv2d)
+                x = layer.biased(products)
             else:
                 x = layer(x)
+            products = None
         return _summed(x, residual, last)
 
 
@@ -137,14 +157,14 @@ def _summed(x: Tensor, residual: Tensor | None, relu: nn.ReLU | None) -> Tensor:
 
 class _Residual(Residual):
     def forward(self, x: Tensor) -> Tensor:
-        return self.body.plus(x, x) if isinstance(self.body, _Sequential) else super().forward(x)
+        return self.body.plus(x, nn.Identity()) if isinstance(self.body, _Sequential) else super().forward(x)
 
 
 class _Block(Block):
     def forward(self, x: Tensor) -> Tensor:
         if not isinstance(self.body, _Sequential):
             return super().forward(x)
-        return self.body.plus(x, self.shortcut(x), self.relu)
+        return self.body.plus(x, self.shortcut, self.relu)
 
 
 class _NormalizedBatch:
@@ -167,17 +187,21 @@ class _NormalizedBatch:
         self.relu = rest.pop(0) if rest and type(rest[0]) is nn.ReLU else None
         self.length = min(4, len(layers)) - len(rest) if self.norm is not None else 0
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None, relu: nn.ReLU | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, products: Tensor | None = None, residual: Tensor | None = None, relu: nn.ReLU | None = None
+    ) -> Tensor:
         """Compute the layers, one by one where the kernel does not apply.
 
         Args:
             x: Images of all clients.
+            products: The products of the convolution, if they are known.
             residual: Numbers to add to the output of the normalization, or None; only without a ReLU of the sequence.
             relu: A ReLU of the sum, or None.
         """
         assert isinstance(self.norm, StackedBatchNorm)
         convolution = self.convolution if isinstance(self.convolution, _Conv2d) else None
-        x = x if convolution is None else convolution.products(x)
+        if convolution is not None:
+            x = convolution.products(x) if products is None else products
         bias = None if convolution is None else convolution.bias
         last = self.relu is not None or relu is not None
         y = self.norm.fused(x, bias, gelu=self.gelu is not None, relu=last, residual=residual)

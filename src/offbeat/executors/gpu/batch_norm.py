@@ -74,25 +74,24 @@ class _BatchNorm(torch.autograd.Function):
         from offbeat.executors.gpu import kernels
 
         mean, scale = (torch.empty(weight.shape, dtype=torch.float32, device=x.device) for _ in range(2))
-        kernels.batch_statistics(x, shift, valid, mean, scale, running, momentum, eps, gelu)
-        out = torch.empty_like(x)
-        kernels.batch_normalize(x, shift, valid, mean, scale, weight, bias, residual, out, gelu, relu)
+        out, kept = torch.empty_like(x), torch.empty_like(x) if gelu else None
+        kernels.batch_statistics(x, shift, valid, mean, scale, running, momentum, eps, kept)
+        read = (x, shift) if kept is None else (kept, None)
+        kernels.batch_normalize(*read, valid, mean, scale, weight, bias, residual, out, relu)
         ctx.add = residual is not None
-        ctx.save_for_backward(x, shift, weight, bias, valid, mean, scale, out if ctx.add and relu else None)
-        ctx.gelu, ctx.relu = gelu, relu and not ctx.add
+        ctx.save_for_backward(x, shift, weight, bias, valid, mean, scale, kept, out if ctx.add and relu else None)
+        ctx.relu = relu and not ctx.add
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         from offbeat.executors.gpu import kernels
 
-        x, shift, weight, bias, valid, mean, scale, out = ctx.saved_tensors
-        g = _dense(g)
-        if out is not None:  # what the ReLU let through depends on the residual, too
-            g = torch.ops.aten.threshold_backward(g, out, 0)
-        by_x = torch.empty_like(x)
+        x, shift, weight, bias, valid, mean, scale, kept, out = ctx.saved_tensors
+        g, by_x = _dense(g), torch.empty_like(x)
+        passed = g if out is None else torch.empty_like(g)
         by_both, by_shift = kernels.batch_normalize_back(
-            g, x, shift, valid, mean, scale, weight, bias, by_x, ctx.gelu, ctx.relu
+            g, x, shift, valid, mean, scale, weight, bias, kept, out, passed, by_x, ctx.relu
         )
-        by_residual = g if ctx.add else None
+        by_residual = passed if ctx.add else None
         return by_x, by_shift, by_both[:, 0], by_both[:, 1], by_residual, None, None, None, None, None, None

@@ -8,6 +8,7 @@ from offbeat.executors.gpu.kernels.dense import arrange, products, weight_gradie
 from offbeat.executors.gpu.kernels.depthwise import depthwise, depthwise_weight_gradient
 from offbeat.executors.gpu.kernels.images import normalize, normalize_back, pool, unpool
 from offbeat.executors.gpu.kernels.rows import adam, descend, keep
+from offbeat.executors.gpu.kernels.tiles import total
 
 __all__ = [
     "adam",
@@ -23,6 +24,7 @@ __all__ = [
     "normalize_back",
     "pool",
     "products",
+    "total",
     "unpool",
     "weight_gradient",
 ]

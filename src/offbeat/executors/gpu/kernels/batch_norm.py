@@ -1,8 +1,9 @@
 """BatchNorm with separate statistics, weights and biases per client, and the activation before or after it.
 
 Images are channels-last: a client has `rows` rows of C numbers, of which the first ones belong to valid examples. The
-input of the normalization is a = GELU(x + shift), or x + shift, or x. Kernels that follow each other pass over memory
-in opposite directions, so that the second one finds what the first one read last in the cache.
+input of the normalization is a = GELU(x + shift), or x + shift, or x. A GELU is computed once and kept: it takes longer
+than to read it again. Kernels that follow each other pass over memory in opposite directions, so that the second one
+finds what the first one read last in the cache.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from offbeat.executors.gpu.kernels.tiles import existing
+from offbeat.executors.gpu.kernels.tiles import existing, total
 
 # Φ(z) as in Abramowitz and Stegun, *Handbook of Mathematical Functions*, 7.1.26, of which the error is below 1e-7. It
 # takes a quarter of the instructions of erf, and has the density of the normal distribution on its way.
@@ -57,19 +58,28 @@ def _place(shift, stride, parts, clients, C: tl.constexpr, SHIFT: tl.constexpr, 
 
 @triton.jit
 def _moments(
-    x, shift, valid, sums, shift_stride, rows, share, parts, clients, P,
+    x, shift, valid, sums, kept, shift_stride, rows, share, parts, clients, P,
     C: tl.constexpr, SHIFT: tl.constexpr, GELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Compute sums[part, client] = Σ(a − o), Σ(a − o)² over a part's valid rows; o is the client's first row."""
+    """Compute sums[part, client] = Σ(a − o), Σ(a − o)² over a part's valid rows; o is the client's first row.
+
+    A GELU is written to kept.
+    """
     client, part, c, s = _place(shift, shift_stride, parts, clients, C, SHIFT, True, BC)
     limit = tl.load(valid + client).to(tl.int32) * P
     x += client * rows * C
+    kept += client * rows * C
     start = tl.arange(0, 1)
     origin, _ = _input(x + c[None, :], existing(start < 1, c, C, BC), s, GELU)
     total, squares = tl.zeros((BM, BC), dtype=tl.float32), tl.zeros((BM, BC), dtype=tl.float32)
     for first in range(part * share, tl.minimum(part * share + share, limit), BM):
         m = first + tl.arange(0, BM)
-        a, inner = _input(x + (m[:, None] * C + c[None, :]), existing(m < limit, c, C, BC), s, GELU)
+        place, inside = m[:, None] * C + c[None, :], existing(m < limit, c, C, BC)
+        a, inner = _input(x + place, inside, s, GELU)
+        if GELU:
+            rounded = a.to(kept.dtype.element_ty)
+            tl.store(kept + place, rounded, mask=inside)
+            a = rounded.to(tl.float32)
         off = tl.where((m < limit)[:, None], a - origin, 0.0)
         total += off
         squares += off * off
@@ -126,7 +136,7 @@ def _parameters(mean, scale, weight, bias, stride, client, c, C: tl.constexpr):
 @triton.jit
 def _normalize(
     x, shift, valid, mean, scale, weight, bias, residual, out, shift_stride, stride, rows, share, parts, clients, P,
-    C: tl.constexpr, SHIFT: tl.constexpr, GELU: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
+    C: tl.constexpr, SHIFT: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Compute out = weight·(a − mean)·scale + bias (+ residual), and a ReLU of it; rows of padding become 0."""
@@ -139,7 +149,7 @@ def _normalize(
     for first in range(part * share, tl.minimum(part * share + share, rows), BM):
         m = first + tl.arange(0, BM)
         place, here = m[:, None] * C + c[None, :], existing(m < rows, c, C, BC)
-        a, inner = _input(x + place, here, s, GELU)
+        a, inner = _input(x + place, existing(m < limit, c, C, BC), s, False)
         y = (a - average[None, :]) * (r * w)[None, :] + b[None, :]
         if RESIDUAL:
             y += tl.load(residual + place, mask=here, other=0.0).to(tl.float32)
@@ -164,20 +174,31 @@ def _slopes(
 
 @triton.jit
 def _back_sums(
-    g, x, shift, valid, mean, scale, weight, bias, sums, shift_stride, stride, rows, share, parts, clients, P,
-    C: tl.constexpr, SHIFT: tl.constexpr, GELU: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    g, x, shift, valid, mean, scale, weight, bias, y, passed, sums, shift_stride, stride,
+    rows, share, parts, clients, P,
+    C: tl.constexpr, SHIFT: tl.constexpr, RELU: tl.constexpr, SUM: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Compute sums[part, client] = Σ slope·normal, Σ slope over a part's valid rows: gradients of weight and bias."""
+    """Compute sums[part, client] = Σ slope·normal, Σ slope over a part's valid rows: gradients of weight and bias.
+
+    With SUM, what a ReLU let through depends on a residual, too: passed becomes g, and 0 where its output y is 0.
+    """
     client, part, c, s = _place(shift, shift_stride, parts, clients, C, SHIFT, True, BC)
     limit = tl.load(valid + client).to(tl.int32) * P
     average, r, w, b = _parameters(mean, scale, weight, bias, stride, client, c, C)
     x += client * rows * C
     g += client * rows * C
+    if SUM:
+        y += client * rows * C
+        passed += client * rows * C
     weighted, plain = tl.zeros((BM, BC), dtype=tl.float32), tl.zeros((BM, BC), dtype=tl.float32)
-    for first in range(part * share, tl.minimum(part * share + share, limit), BM):
+    for first in range(part * share, tl.minimum(part * share + share, rows if SUM else limit), BM):
         m = first + tl.arange(0, BM)
         place = m[:, None] * C + c[None, :]
-        inner, normal, slope = _slopes(g, x, place, existing(m < limit, c, C, BC), s, average, r, w, b, GELU, RELU)
+        inside = existing(m < limit, c, C, BC)
+        inner, normal, slope = _slopes(g, x, place, inside, s, average, r, w, b, False, RELU)
+        if SUM:
+            slope = tl.where(tl.load(y + place, mask=inside, other=0.0) <= 0, 0.0, slope)
+            tl.store(passed + place, slope.to(passed.dtype.element_ty), mask=existing(m < rows, c, C, BC))
         weighted += slope * normal
         plain += slope
     out = sums + (part * clients + client) * 2 * C + c
@@ -255,17 +276,19 @@ Running = tuple[Tensor, Tensor, Tensor | None]
 
 def batch_statistics(
     x: Tensor, shift: Tensor | None, valid: Tensor, mean: Tensor, scale: Tensor,
-    running: Running | None, momentum: float, eps: float, gelu: bool,
+    running: Running | None, momentum: float, eps: float, kept: Tensor | None,
 ) -> None:  # fmt: skip
-    """Compute each client's mean and 1/deviation (n, C).
+    """Compute each client's mean and 1/deviation (n, C) of the input, or of its GELU, which is written to kept.
 
     Running means and variances (n, C), and numbers of batches (n,), change in place.
     """
     plan = Plan(x, len(valid))
     sums = mean.new_empty((plan.parts, plan.clients, 2, plan.channels))
-    options = (plan.channels, shift is not None, gelu)
-    _moments[plan.grid](x, _shift(shift, mean), valid, sums, _stride(shift), *plan.sizes, *options, plan.bm, plan.bc,
-                        num_warps=4)  # fmt: skip
+    options = (plan.channels, shift is not None, kept is not None)
+    _moments[plan.grid](
+        x, _shift(shift, mean), valid, sums, x if kept is None else kept, _stride(shift), *plan.sizes, *options,
+        plan.bm, plan.bc, num_warps=4,
+    )  # fmt: skip
     a, b, batches = running or (mean, mean, None)
     counted = mean if batches is None else batches
     _statistics[(plan.blocks, 1, plan.clients)](
@@ -277,31 +300,41 @@ def batch_statistics(
 
 def batch_normalize(
     x: Tensor, shift: Tensor | None, valid: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor,
-    residual: Tensor | None, out: Tensor, gelu: bool, relu: bool,
+    residual: Tensor | None, out: Tensor, relu: bool,
 ) -> None:  # fmt: skip
     """Normalize x to out with statistics (n, C), and weight and bias (n, C) of equal strides; then add the residual."""
     plan = Plan(x, len(valid))
     _normalize[plan.grid](
         x, _shift(shift, mean), valid, mean, scale, weight, bias, x if residual is None else residual, out,
         _stride(shift), weight.stride(0), *plan.sizes,
-        plan.channels, shift is not None, gelu, relu, residual is not None, plan.bm, plan.bc, num_warps=4,
+        plan.channels, shift is not None, relu, residual is not None, plan.bm, plan.bc, num_warps=4,
     )  # fmt: skip
 
 
 def batch_normalize_back(
     g: Tensor, x: Tensor, shift: Tensor | None, valid: Tensor, mean: Tensor, scale: Tensor, weight: Tensor,
-    bias: Tensor, out: Tensor, gelu: bool, relu: bool,
+    bias: Tensor, kept: Tensor | None, y: Tensor | None, passed: Tensor, out: Tensor, relu: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Write the gradient by x to out; return those by weight and bias (n, 2, C), and by the shift (n, C)."""
+    """Write the gradient by x to out; return those by weight and bias (n, 2, C), and by the shift (n, C).
+
+    Where y is the output of a ReLU of the sum with a residual, the gradient by the residual is written to passed.
+    """
     plan = Plan(x, len(valid))
-    given: tuple[Any, ...] = (g, x, _shift(shift, mean), valid, mean, scale, weight, bias)
-    strides, options = (_stride(shift), weight.stride(0)), (plan.channels, shift is not None, gelu, relu)
+    given: tuple[Any, ...] = (valid, mean, scale, weight, bias)
+    shifted: tuple[Any, ...] = (x, _shift(shift, mean))
+    summed = shifted if kept is None else (kept, mean)
     sums = mean.new_empty((plan.parts, plan.clients, 2, plan.channels))
-    _back_sums[plan.grid](*given, sums, *strides, *plan.sizes, *options, plan.bm, plan.bc, num_warps=4)
-    by_both = sums.sum(0)
+    _back_sums[plan.grid](
+        g, *summed, *given, g if y is None else y, passed, sums, _stride(shift), weight.stride(0), *plan.sizes,
+        plan.channels, shift is not None and kept is None, relu, y is not None, plan.bm, plan.bc, num_warps=4,
+    )  # fmt: skip
+    by_both, g = total(sums), g if y is None else passed
     shares = sums if shift is None else mean.new_empty((plan.parts, plan.clients, plan.channels))
-    _back[plan.grid](*given, by_both, out, shares, *strides, *plan.sizes, *options, plan.bm, plan.bc, num_warps=4)
-    return by_both, None if shift is None else shares.sum(0)
+    _back[plan.grid](
+        g, *shifted, *given, by_both, out, shares, _stride(shift), weight.stride(0), *plan.sizes,
+        plan.channels, shift is not None, kept is not None, relu, plan.bm, plan.bc, num_warps=4,
+    )  # fmt: skip
+    return by_both, None if shift is None else total(shares)
 
 
 def _shift(shift: Tensor | None, other: Tensor) -> Tensor:

@@ -12,12 +12,14 @@ from torch import Tensor
 
 @triton.jit
 def _products(
-    x, table, out, batch,
+    x, table, residual, out, batch,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    RESIDUAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute out[m, o] = Σ_k patch(x)[m, k]·table[o, k] for a tile of one client's pixels m = (image, row, column).
+
+    Where there is a residual, it is added.
 
     A patch begins at S times the pixel's position, minus the padding; x is dilated by D, with zeros in between. The
     pixels of a tile are D apart, so that the zeros coincide with the same taps for all of them; these are skipped.
@@ -42,7 +44,11 @@ def _products(
     origin, top, left = number * (H * W), (row * S - PH + down) // D, (column * S - PW + right) // D
     image = x + client * batch * H * W * C
     kernel = table + client * K * N
+    place = client * batch * OH * OW + (number * OH + row) * OW + column
+    kept, at = wanted[:, None] & (o[None, :] < N), place[:, None] * N + o[None, :]
     total = tl.zeros((BM, BN), dtype=tl.float32)
+    if RESIDUAL:
+        total = tl.load(residual + at, mask=kept, other=0.0).to(tl.float32)
     if C % BK == 0:  # pieces of a patch are whole: one mask per pixel suffices
         PIECES: tl.constexpr = C // BK
         c = tl.arange(0, BK)
@@ -66,9 +72,7 @@ def _products(
             there = (part < columns * C)[:, None] & (o[None, :] < N)
             b = tl.load(kernel + (tap * C + part % C)[:, None] + (o * K)[None, :], mask=there, other=0.0)
             total = tl.dot(a, b, total, input_precision=PRECISION)
-    place = client * batch * OH * OW + (number * OH + row) * OW + column
-    kept = wanted[:, None] & (o[None, :] < N)
-    tl.store(out + place[:, None] * N + o[None, :], total.to(out.dtype.element_ty), mask=kept)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit
@@ -153,9 +157,12 @@ Pair = tuple[int, int]
 
 
 def products(
-    x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stride: int, spread: int, precision: str
-) -> None:
+    x: Tensor, table: Tensor, out: Tensor, size: Pair, pad: Pair, stride: int, spread: int, precision: str,
+    residual: Tensor | None = None,
+) -> None:  # fmt: skip
     """Convolve images x (n·B, C, H, W) to out (n·B, O, H', W'), channels-last, with the table (n, O, kh·kw·C).
+
+    Then add the residual, of the shape of out.
 
     Both factors are contiguous along the sum, as tensor cores require for 32-bit numbers.
     """
@@ -167,8 +174,9 @@ def products(
     else:
         bm, bk, warps, stages = 128, 16 if channels * size[1] <= 16 else 32, 4, 2
     grid = (triton.cdiv(pixels, bm) * spread**2, n, triton.cdiv(columns, bn))
-    _products[grid](x, table, out, batch, *x.shape[1:], *out.shape[1:], *size, *pad, stride, spread,
-                    bm, bn, bk, precision, num_warps=warps, num_stages=stages)  # fmt: skip
+    _products[grid](x, table, x if residual is None else residual, out, batch, *x.shape[1:], *out.shape[1:], *size,
+                    *pad, stride, spread, residual is not None, bm, bn, bk, precision,
+                    num_warps=warps, num_stages=stages)  # fmt: skip
 
 
 def weight_gradient(x: Tensor, g: Tensor, sums: Tensor, size: Pair, pad: Pair, stride: int, precision: str) -> None:

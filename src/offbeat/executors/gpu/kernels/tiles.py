@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 
 @triton.jit
@@ -13,3 +15,23 @@ def existing(inside, c, C: tl.constexpr, BC: tl.constexpr):
     if C % BC != 0:
         kept = kept & (c < C)[None, :]
     return kept
+
+
+@triton.jit
+def _total(x, out, parts, numbers, BP: tl.constexpr, BN: tl.constexpr):
+    """Compute out[i] = Σ x[part, i]."""
+    i = tl.program_id(0) * BN + tl.arange(0, BN)
+    p = tl.arange(0, BP)
+    sums = tl.zeros((BN,), dtype=tl.float32)
+    for first in range(0, parts, BP):
+        part = first + p
+        inside = (part < parts)[:, None] & (i < numbers)[None, :]
+        sums += tl.sum(tl.load(x + part[:, None] * numbers + i[None, :], mask=inside, other=0.0), axis=0)
+    tl.store(out + i, sums, mask=i < numbers)
+
+
+def total(x: Tensor) -> Tensor:
+    """Return the sum of contiguous numbers (parts, …) over parts, for which torch takes several times as long."""
+    out = torch.empty(x.shape[1:], dtype=x.dtype, device=x.device)
+    _total[(triton.cdiv(out.numel(), 32),)](x, out, len(x), out.numel(), 64, 32, num_warps=4)
+    return out
