@@ -13,7 +13,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.algorithms import Algorithm
 from offbeat.algorithms.network import Network
-from offbeat.algorithms.topology import Complete, Given, RandomRegular, Ring, Torus
+from offbeat.algorithms.topology import Complete, Given, RandomRegular, Ring, Topology, Torus, UnbalancedComplete
 from offbeat.client.context import TrainingContext
 from offbeat.client.runtime import ClientRuntime
 from offbeat.compression import TopK
@@ -137,6 +137,60 @@ def peer_seed(client: int) -> int:
     from offbeat.random import key
 
     return key(5, "peer", client, 1)
+
+
+def _float32_network(network: Network, clients: int = N) -> tuple[Gossip, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return a network, its model x and statistics b, and which entries of x no gradient reaches.
+
+    The last three inputs are always zero, as at the border of MNIST's images.
+    """
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((10 * clients, 7), dtype=np.float32), rng.integers(3, size=10 * clients)
+    x[:, 4:] = 0
+    data = PartitionedDataset.of(
+        ob.from_arrays(x, y, x[:9], y[:9], classes=3), np.array_split(np.arange(10 * clients), clients)
+    )
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+    rule = ob.SGD(lr=0.1, steps=4, batch_size=4)
+    work = ClientRuntime(TrainingContext(module, data, rule, torch.device("cpu")))
+    layout = work.context.layout
+    start = layout.read(module) + 0.1
+    untrained = torch.zeros_like(start)
+    layout.unflatten(untrained)["0.weight"][:, 4:] = 1
+    return Gossip(work, network, seed=5), start, work.context.buffers.read(module) + 0.3, untrained.bool()
+
+
+TOPOLOGIES = [Ring(), Complete(), UnbalancedComplete(), RandomRegular(), Torus()]
+
+
+@pytest.mark.parametrize("restarts", [True, False], ids=["AFGA", "decentralized"])
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda topology: type(topology).__name__)
+def test_entries_without_a_gradient_stay_exactly_zero(topology: Topology, restarts: bool) -> None:
+    """A rounding error here would be a gradient to an adaptive server, which divides by the root of its square."""
+    network = Network(topology=topology, resample=restarts, restarts=restarts, average_every=0 if restarts else 3)
+    executor, x, b, untrained = _float32_network(network)
+    for round_ in range(3):
+        jobs = [Job(i, i, round_, x, 4, seed=10 * round_ + i, extra={"buffers": b}) for i in range(0, N, 2)]
+        deltas = torch.stack([update.delta for update in executor.train(jobs)])
+        assert not deltas[:, untrained].any()
+        assert deltas[:, ~untrained].all(dim=0).any()
+        x = x + deltas.mean(dim=0)
+
+
+def test_clients_that_nothing_has_reached_are_exactly_where_they_started() -> None:
+    """One client of a ring steps: after four exchanges its change has traveled four places to both sides."""
+    executor, x, b, _ = _float32_network(Network(topology=Ring(), restarts=False))
+    (update,) = executor.train([Job(0, 0, 0, x, 4, seed=1, extra={"buffers": b})])
+    assert update.delta.any()
+    received = executor.context.received_buffers({"buffers": b})  # counters without a fraction
+    assert executor.models is not None
+    assert executor.statistics is not None
+    assert received is not None
+    reached = [0, 1, 2, 3, 4, 8, 9, 10, 11]
+    for values, before in ((executor.models, x), (executor.statistics, received)):
+        moved = (values != before).any(dim=1)
+        assert moved.nonzero().flatten().tolist() == reached
 
 
 def test_mixing_keeps_the_mean_and_brings_models_together() -> None:

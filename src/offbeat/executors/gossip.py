@@ -1,7 +1,11 @@
 """Gossip between clients during local training: all models of the network form one stack (N, d).
 
 In each local iteration some clients take a step, then all mix: X ← W X. The jobs of a round are trained together,
-because the network trains as a whole; every job must start from the same model.
+because the network trains as a whole; every job must start from the same model x.
+
+During a round the stack holds the drifts X − x, and these are mixed: the rows of W sum to one, so W (X − x) = W X − x.
+In floating point, W X would move entries that no client has trained by a rounding error, which an adaptive server would
+take for a gradient. A drift of zero stays exactly zero.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ class Gossip(Vectorized):
         matrix: The mixing matrix W of the whole network.
         rho: ρ = ‖W − 11ᵀ/n‖₂ of the worst cluster, which is 0 for full averaging and 1 without mixing.
         rounds: Rounds so far.
-        models: Models of all clients, for rules that do not restart from x; None before the first round.
+        models: Models of all clients between rounds, for rules that do not restart from x; else None.
         states: State of the client rule of all clients, for rules that do not restart from x.
         statistics: Running statistics of all clients, if the model has any.
         taken: Local iterations so far.
@@ -104,23 +108,27 @@ class Gossip(Vectorized):
         self.context.module.train()
         self.rounds += 1
         x, b = jobs[0].x, self.context.received_buffers(dict(jobs[0].extra))
-        if self.models is None or self.network.restarts:
-            self.models = x.expand(self.clients, -1).clone()
-            begun = self.context.rule.begin(self.models, {}, {})
+        if self.models is None:
+            drift = x.new_zeros(self.clients, len(x))
+            begun = self.context.rule.begin(x.expand(self.clients, -1), {}, {})
             self.states = {name: value.clone() for name, value in begun.items()}  # rows of it will be written
             self.statistics = None if b is None else b.expand(self.clients, -1).clone()
+        else:
+            drift = self.models.sub_(x)
+        self._received = b
         self._losses, self._counts = x.new_zeros(self.clients), x.new_zeros(self.clients)
         with seeded_generators(key(*(job.seed for job in jobs)), self.context.device):
-            models = self.models = self._iterate(self.models, x, jobs)
-        distance = models - models.mean(dim=0)
+            drift = self._iterate(drift, x, jobs)
+        distance = drift - drift.mean(dim=0)
         self.consensus = float(distance.square().sum(dim=1).mean().sqrt())
-        finite = torch.isfinite(models.sum(dim=1)).tolist()
+        finite = torch.isfinite(drift.sum(dim=1)).tolist()
         losses = (self._losses / self._counts).tolist()  # NaN for a client that was never chosen
         for place, i in enumerate(job.client for job in jobs):
             extra = {} if self.statistics is None else {BUFFERS: self.statistics[i].clone()}
-            yield place, Trained(finite[i], models[i] - x, extra, {}, losses[i])
+            yield place, Trained(finite[i], drift[i].clone(), extra, {}, losses[i])
+        self.models = None if self.network.restarts else drift.add_(x)
         if self.network.restarts:
-            self.models = self.states = self.statistics = None
+            self.states = self.statistics = None
 
     def outcome(self, task: Task, trained: Trained) -> TrainingOutcome:
         """Return a client's update; nothing is sent in networks without a server."""
@@ -137,23 +145,24 @@ class Gossip(Vectorized):
         """Return the size of a download; 0 for networks without a server."""
         return super().download_bytes(job) if self.network.restarts else 0
 
-    def _iterate(self, models: Tensor, x: Tensor, jobs: Sequence[Job]) -> Tensor:
+    def _iterate(self, drift: Tensor, x: Tensor, jobs: Sequence[Job]) -> Tensor:
+        """Return the drifts X − x after the local iterations of a round."""
         by_client = {job.client: job for job in jobs}
         plans: dict[int, Any] = {}  # client → its batches, their counts, and how many it has used
         for t in range(jobs[0].steps):
             chosen = self._chosen(t, by_client)
             batch, weight = self._batches(chosen, plans, by_client, jobs[0])
-            index = torch.from_numpy(chosen).to(models.device)
-            models[index] = self._step(models[index], x, batch, weight, index, jobs[0].rate)
+            index = torch.from_numpy(chosen).to(drift.device)
+            drift[index] = self._step(drift[index].add_(x), x, batch, weight, index, jobs[0].rate).sub_(x)
             self.taken += 1
             if self.network.mixes:
-                models = self._mix(models, chosen)
+                drift = self._mix(drift, chosen)
             if self.network.average_every and self.taken % self.network.average_every == 0:
-                models = models.mean(dim=0, keepdim=True).expand_as(models).clone()
+                drift = drift.mean(dim=0, keepdim=True).expand_as(drift).clone()
                 if self.statistics is not None:
                     self.statistics = self.statistics.mean(dim=0, keepdim=True).expand_as(self.statistics).clone()
                 self.peer_bytes += self._model_bytes * self.clients * (self.clients - 1)
-        return models
+        return drift
 
     def _chosen(self, t: int, by_client: dict[int, Job]) -> Any:
         """Return S_r,t in ascending order: the clients that report, or a new sample of the same size per cluster."""
@@ -219,17 +228,18 @@ class Gossip(Vectorized):
         stream = self.stream if self.context.device.type == "cuda" else None
         return gpu.StackGradient(self.stack.losses, self.context.layout, stream, self.compiled)
 
-    def _mix(self, models: Tensor, chosen: Any) -> Tensor:
-        """Return W·models; running statistics are mixed alike."""
+    def _mix(self, drift: Tensor, chosen: Any) -> Tensor:
+        """Return W·drift; running statistics are mixed alike, as differences from those of the round's start."""
         matrix, sent = self._mixing, self._exchange
         if self.network.adapted:
             groups = [np.intersect1d(chosen, group) for group in self.groups]
             matrix = self._matrix(groups, key(self.seed, self.rounds, self.taken))
             sent = self._bytes(matrix)
         self.peer_bytes += sent
-        if self.statistics is not None:
-            self.statistics = matrix.to(self.statistics) @ self.statistics
-        return matrix.to(models) @ models
+        if self.statistics is not None and self._received is not None:
+            mixed = matrix.to(self.statistics) @ self.statistics.sub_(self._received)
+            self.statistics = mixed.add_(self._received)
+        return matrix.to(drift) @ drift
 
     @property
     def _model_bytes(self) -> int:
