@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ from offbeat.algorithms import (
 from offbeat.algorithms.staleness import Constant, Hinge, Polynomial, Staleness
 from offbeat.random import key, torch_stream
 from offbeat.schedules import ConstantRate, InverseDecay, Schedule
+from offbeat.vectors import Layout
 
 Vector = NDArray[np.float64]
 Box = Callable[[Arrivals], Vector]
@@ -145,16 +147,22 @@ def ca2fl_box(history: Arrivals, cached: Callable[[Vector, int, int], Vector]) -
     return x
 
 
-def quantized(bits: int) -> Callable[[Vector, int, int], Vector]:
-    """Quantize as in appendix C, with the noise that the server draws."""
+def quantized(levels: int, nearest: bool = False, ends: tuple[int, ...] = ()) -> Callable[[Vector, int, int], Vector]:
+    """Quantize as in appendix C, with the noise that the server draws; `ends` separates the parts with own ranges."""
 
     def cached(delta: Vector, version: int, place: int) -> Vector:
         generator = torch_stream(key(5, "store", version, place))
         noise = torch.rand(delta.shape, generator=generator).numpy()
-        low, high = delta.min(), delta.max()
-        u = (high - low) / (2**bits - 1)
-        levels = np.minimum(np.floor((delta - low) / u + noise), 2**bits - 1)
-        return np.asarray(low + u * levels)
+        parts = []
+        for part, part_noise in zip(np.split(delta, ends), np.split(noise, ends), strict=True):
+            grid = np.linspace(part.min(), part.max(), levels)
+            if nearest:
+                codes = np.abs(part[:, None] - grid).argmin(axis=1)
+            else:
+                u = (part.max() - part.min()) / (levels - 1)
+                codes = np.minimum(np.floor((part - part.min()) / u + part_noise), levels - 1).astype(int)
+            parts.append(grid[codes])
+        return np.concatenate(parts)
 
     return cached
 
@@ -192,7 +200,23 @@ def test_ca2fl(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("bits", [8, 4, 2])
 def test_mf_ca2fl(seed: int, bits: int) -> None:
-    close(MFCA2FL(eta=ETA, bits=bits), Arrivals(seed), lambda h: ca2fl_box(h, quantized(bits)))  # type: ignore[arg-type]
+    close(MFCA2FL(eta=ETA, bits=bits), Arrivals(seed), lambda h: ca2fl_box(h, quantized(2**bits)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("part", [False, True], ids=["vector", "tensor"])
+@pytest.mark.parametrize("nearest", [False, True], ids=["stochastic", "nearest"])
+@pytest.mark.parametrize(("bits", "levels"), [(2, 2), (2, 3), (4, 15), (8, None)])
+def test_mf_ca2fl_with_other_quantizations(seed: int, bits: Any, levels: int | None, nearest: bool, part: bool) -> None:
+    history = Arrivals(seed)
+    algorithm = MFCA2FL(
+        eta=ETA, bits=bits, levels=levels, rounding="nearest" if nearest else "stochastic",
+        range="tensor" if part else "vector",
+    )  # fmt: skip
+    sizes = (2, 0, history.dim - 2)
+    algorithm.use_layout(Layout(("weight", "empty", "bias"), tuple(torch.Size([size]) for size in sizes)))
+    cached = quantized(levels or 2**bits, nearest, (2,) if part else ())
+    close(algorithm, history, lambda h: ca2fl_box(h, cached))
 
 
 def mean_box(history: Arrivals, apply: Callable[[Vector, Vector, int], Vector]) -> Vector:

@@ -17,6 +17,7 @@ from tests.support.processes import resident_bytes
 from offbeat.cache import CACHES, ClientSide, Dense, Disk, Quantized, UpdateCache
 from offbeat.compression.bits import dequantize, pack, quantize, unpack
 from offbeat.errors import ConfigError
+from offbeat.runs.config import parse
 
 EVERY = pytest.mark.parametrize("make", [Dense, Disk, *(lambda b=b: Quantized(bits=b) for b in (8, 4, 2))])
 
@@ -105,6 +106,40 @@ def test_extreme_and_constant_vectors(bits: int) -> None:
         torch.testing.assert_close(back, x, rtol=0, atol=1e-6)
     same = torch.full((5,), 0.25)
     assert torch.equal(dequantize(quantize(same, bits, torch.rand(5)), bits, same), same)
+
+
+@pytest.mark.parametrize("rounding", ["stochastic", "nearest"])
+def test_rounding_is_unbiased_or_to_the_nearest_level(rounding: Any) -> None:
+    """Levels 0, 1 and 2: the mean of many draws is the value itself, or the level next to it, up from the middle."""
+    value = torch.tensor([0.0, 0.25, 0.5, 1.0, 1.4, 1.5, 1.9, 2.0])
+    cache = Quantized(bits=2, levels=3, rounding=rounding)
+    cache.start(value, 2)
+    draws = []
+    for seed in range(4000):
+        cache.store(1, value, seed)
+        draws.append(cache[1])
+    mean = torch.stack(draws).mean(dim=0)
+    if rounding == "nearest":
+        assert mean.tolist() == [0, 0, 1, 1, 1, 2, 2, 2]
+    else:  # a draw has a standard deviation of at most 1/2
+        assert (mean - value).abs().max() < 6 * 0.5 / 4000**0.5
+
+
+def test_more_levels_than_the_bits_can_tell_apart_are_refused() -> None:
+    with pytest.raises(ConfigError, match="levels: 5 levels do not fit into 2 bits: use at most 4, or more bits"):
+        Quantized(bits=2, levels=5)
+    with pytest.raises(ConfigError, match=r"algorithm\.levels: 17 levels do not fit into 4 bits"):
+        parse({"algorithm": {"name": "mf-ca2fl", "levels": 17}})
+    with pytest.raises(ConfigError, match=r"algorithm\.cache\.levels: 1 is not an integer ≥ 2 and ≤ 256"):
+        parse({"algorithm": {"name": "ca2fl", "cache": {"name": "quantized", "levels": 1}}})
+
+
+def test_a_range_per_tensor_needs_the_sizes_of_the_tensors() -> None:
+    cache = Quantized(range="tensor")
+    with pytest.raises(
+        ConfigError, match="range: 'tensor' needs the sizes of the tensors of a model with 9 parameters"
+    ):
+        cache.start(torch.zeros(9), 2)
 
 
 @pytest.mark.parametrize(("bits", "share"), [(8, 0.251), (4, 0.126), (2, 0.0635)])

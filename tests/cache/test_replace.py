@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +21,17 @@ from offbeat.vectors import BLOCK, Layout, blocks, empty_hugepages_like
 MAKE: dict[str, Callable[[], UpdateCache]] = {
     "dense": Dense, "client-side": ClientSide, "disk": Disk,
     "8 bit": lambda: Quantized(bits=8), "4 bit": lambda: Quantized(bits=4), "2 bit": lambda: Quantized(bits=2),
+    "nearest": lambda: Quantized(bits=2, levels=3, rounding="nearest"), "by tensor": lambda: Quantized(range="tensor"),
 }  # fmt: skip
 EVERY = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 LENGTHS = pytest.mark.parametrize("dim", [1, 7, 1000, BLOCK - 1, BLOCK, 2 * BLOCK + 13])
 CLIENTS = 6
+
+
+def tensors(dim: int) -> Layout:
+    """Return the layout of a model whose second tensor is small and whose last one is empty."""
+    sizes = (dim // 3, min(dim - dim // 3, 2), max(0, dim - dim // 3 - 2), 0)
+    return Layout(tuple("abcd"), tuple(torch.Size([size]) for size in sizes))
 
 
 def histories(dim: int) -> list[list[tuple[int, Tensor]]]:
@@ -40,6 +48,7 @@ def test_replacing_is_reading_the_mean_and_the_differences_and_then_storing(
 ) -> None:
     at_once, one_by_one = make(), make()
     for cache in (at_once, one_by_one):
+        cache.use_layout(tensors(dim))
         cache.start(torch.zeros(dim), CLIENTS)
     for round_, fresh in enumerate(histories(dim)):
         mean = one_by_one.mean
@@ -77,15 +86,41 @@ def test_a_long_vector_is_quantized_with_the_noise_of_one_draw(bits: int, dim: i
     assert len(packed.codes) == -(-dim * bits // 8)
 
 
+@pytest.mark.parametrize("dim", [5, PIECE, 2 * PIECE + 3])
+@pytest.mark.parametrize("batched", [False, True])
+def test_every_tensor_has_levels_between_its_own_ends(dim: int, batched: bool) -> None:
+    """The ends are exact in every tensor, however its numbers compare to those of the others."""
+    scale = torch.ones(dim)
+    layout = tensors(dim)
+    layout.unflatten(scale)["b"][:] = 1e-3
+    value = torch.randn(dim) * scale
+    cache = Quantized(bits=2, levels=2, rounding="nearest", range="tensor")
+    cache.use_layout(layout)
+    cache.start(value, 3)
+    if batched:
+        cache.replace([(0, torch.randn(dim)), (1, value)], int)
+    else:
+        cache.store(1, value, 0)
+    for part, stored in zip(layout.unflatten(value).values(), layout.unflatten(cache[1]).values(), strict=True):
+        if part.numel():
+            low, high = part.min(), part.max()
+            expected = torch.where(part - low < high - part, low, high)
+            torch.testing.assert_close(stored, expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("extra", [{}, {"range": "tensor"}], ids=["vector", "tensor"])
 @pytest.mark.parametrize("bits", [8, 4, 2])
 @pytest.mark.parametrize("dim", [PIECE, 2 * PIECE, 3 * PIECE + 5])
-def test_pieces_in_one_batch_are_packed_alike(bits: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_in_one_batch_are_packed_alike(
+    bits: int, dim: int, extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a GPU packs in one batch must be readable where pieces are processed one after the other."""
     value, after = torch.randn(2, dim)
     rows, totals = [], []
     for one_by_one in (True, False):
         monkeypatch.setattr("offbeat.compression.bits.one_by_one", lambda x, answer=one_by_one: answer)
-        cache = Quantized(bits=bits)  # type: ignore[arg-type]
+        cache = Quantized(bits=bits, **extra)  # type: ignore[arg-type]
+        cache.use_layout(tensors(dim))
         cache.start(value, 2)
         cache.store(1, value, 7)
         cache.replace([(0, value), (1, after), (1, value)], lambda place: place)
@@ -131,6 +166,13 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["ca2fl", "mifa", "ace", "dude-asgd", "area", "afa-cs"])
 def test_no_rule_with_a_cache_waits_for_the_device(name: str, make: type[UpdateCache]) -> None:
     arrivals(ALGORITHMS[name](cache=make()))  # type: ignore[call-arg]
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_a_cache_with_a_range_per_tensor_does_not_wait_for_the_device() -> None:
+    cache = Quantized(range="tensor", rounding="nearest")
+    cache.use_layout(tensors(9))
+    arrivals(ALGORITHMS["ca2fl"](cache=cache))  # type: ignore[call-arg]
 
 
 @pytest.mark.usefixtures("no_waiting")

@@ -65,7 +65,7 @@ CASES = {
     "anarchic": ('[algorithm]\nname = "afa-cd"\neta = 0.5\n', "", "anarchic", ""),
     "disk": ('[algorithm]\nname = "mifa"\neta = 0.3\n[algorithm.cache]\nname = "disk"\n', "", "buffered", ""),
     "clipped": ('[algorithm]\nname = "fedbuff"\naggregator = { name = "clipped", bound = 2.0 }\n', "", "buffered", ""),
-    "bits": ('[algorithm]\nname = "mf-ca2fl"\neta = 0.5\nbits = 4\n', "", "buffered", ""),
+    "bits": ('[algorithm]\nname = "mf-ca2fl"\neta = 0.5\nbits = 4\nrange = "tensor"\n', "", "buffered", ""),
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from offbeat.algorithms import (
     FedDyn,
     FedLuck,
 )
+from offbeat.cache import Quantized
 from offbeat.errors import ConfigError, OffbeatError
 from offbeat.flower import AsyncStrategy, log, puller, transport
 from offbeat.scheduling import Anarchic, Periodic, Rounds
@@ -52,7 +53,7 @@ ALGORITHMS: list[tuple[Algorithm, dict[str, Any]]] = [
     (FedBuff(), BUFFER_OF_TWO),
     (FedAsync(), {"concurrency": 4}),
     (CA2FL(eta=0.5), BUFFER_OF_TWO),
-    (MFCA2FL(eta=0.5), BUFFER_OF_TWO),
+    (MFCA2FL(eta=0.5, bits=2, levels=3, rounding="nearest", range="tensor"), BUFFER_OF_TWO),
     (MIFA(eta=0.3), BUFFER_OF_TWO),
     (AFACD(eta=0.3), {"buffer": 2}),
     (AFACS(eta=0.2), {"scheduler": Anarchic(buffer=2)}),
@@ -210,7 +211,12 @@ class KilledError(Exception):
     pass
 
 
-KILLED = [FedBuff(), CA2FL(eta=0.5), MIFA(eta=0.3), FedAdam(aggregator=Private(clip=0.5, noise_multiplier=0.1))]
+KILLED = [
+    FedBuff(),
+    CA2FL(eta=0.5),
+    MIFA(eta=0.3, cache=Quantized(bits=8, range="tensor")),
+    FedAdam(aggregator=Private(clip=0.5, noise_multiplier=0.1)),
+]
 
 
 @pytest.mark.parametrize("algorithm", KILLED, ids=lambda a: type(a).__name__)

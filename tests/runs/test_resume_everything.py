@@ -43,6 +43,9 @@ EXACT: dict[str, dict[str, Any]] = {
         "evaluation": ob.Evaluation(every=5, per_label=True),
     },
     "memory on disk": {"algorithm": ob.CA2FL(cache=Disk())},
+    "memory in two levels per tensor": {
+        "algorithm": ob.algorithms.MFCA2FL(bits=2, levels=2, rounding="nearest", range="tensor")
+    },
     "memory at the clients, decaying rate": {
         "algorithm": ob.MIFA(cache=ClientSide()),
         "client": ob.SGD(lr=0.2, schedule=ob.schedules.InverseDecay()),

@@ -19,6 +19,7 @@ from offbeat.messages import Job, Update
 from offbeat.options import Options, Positive
 from offbeat.schedules import ConstantRate, Schedule, as_schedule
 from offbeat.stateful import Stateful
+from offbeat.vectors import Layout
 
 # Schedulers that an algorithm accepts, by name. The first one is the algorithm's default, so the order matters.
 SYNCHRONOUS = ("rounds", "available")
@@ -196,6 +197,12 @@ class Algorithm(Options, Stateful, ABC):
         if cache is not None:
             cache.use_folder(folder)
 
+    def use_layout(self, layout: Layout) -> None:
+        """Learn the tensors of which x consists, before `start`. A quantized cache may have a range for each."""
+        cache: UpdateCache | None = self.component(UpdateCache)
+        if cache is not None:
+            cache.use_layout(layout)
+
     @property
     def cache_bytes(self) -> int:
         """The size of the update cache in bytes, or 0 without one."""
@@ -204,7 +211,7 @@ class Algorithm(Options, Stateful, ABC):
 
     def component(self, kind: type) -> Any:
         """Return the component of the given type, such as the update cache or the aggregator, or None."""
-        # Not only the options: MF-CA²FL creates its cache when it starts.
+        # Not only the options: MF-CA²FL creates its cache itself.
         return next((value for value in vars(self).values() if isinstance(value, kind)), None)
 
     def network(self) -> Network | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offbeat.options import Options
 from offbeat.stateful import Stateful
-from offbeat.vectors import blocks, empty_hugepages_like, warm_up_malloc
+from offbeat.vectors import Layout, blocks, empty_hugepages_like, warm_up_malloc
 
 Change = tuple[Tensor, Tensor]
 
@@ -54,6 +54,9 @@ class UpdateCache(Options, Stateful, ABC):
 
     def use_folder(self, folder: pathlib.Path) -> None:
         """Store files in a folder, unless the user chose another one."""
+
+    def use_layout(self, layout: Layout) -> None:
+        """Learn the tensors of which the entries consist, before `start`."""
 
     @property
     def mean(self) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,27 +19,76 @@ from offbeat.compression.bits import (
     decoded,
     dequantize,
     empty_codes,
-    levels,
     pack_piece,
     pieces,
+    range_pieces,
+    rounded,
     span,
+    spread,
     unpack_piece,
 )
+from offbeat.errors import ConfigError
+from offbeat.options import Interval
 from offbeat.random import torch_stream
+from offbeat.vectors import Layout
+
+Levels = Annotated[int, Interval(ge=2, le=256)] | None
+Rounding = Literal["stochastic", "nearest"]
+Range = Literal["vector", "tensor"]
 
 
 @dataclass(kw_only=True)
 class Quantized(UpdateCache):
-    """Quantized entries h_i ← Q(Δ_i), packed into bits/8·d bytes each. The mean is that of the *stored* entries."""
+    """Quantized entries h_i ← Q(Δ_i), packed into bits/8·d bytes each. The mean is that of the *stored* entries.
+
+    Q has equidistant levels between the smallest and the largest number of a range. A range for each tensor takes 8
+    more bytes per tensor and client, and 4·d bytes once.
+    """
 
     bits: Bits = 4
-    """Bits per number."""
+    """Bits per number in memory."""
+    levels: Levels = None
+    """Number of levels, at most 2^bits, which is the default."""
+    rounding: Rounding = "stochastic"
+    """Rounding to one of the two adjacent levels: at random and unbiased, or to the nearest, and up from the middle."""
+    range: Range = "vector"
+    """Whether the levels lie between the ends of the whole vector, or of each tensor of the model."""
 
     exact: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.levels is not None and self.levels > 2**self.bits:
+            raise ConfigError(
+                f"{self.levels} levels do not fit into {self.bits} bits: use at most {2**self.bits}, or more bits",
+                key="levels",
+            )
+        self._sizes: tuple[int, ...] = ()
+
+    def use_layout(self, layout: Layout) -> None:
+        """Learn the sizes of the model's tensors."""
+        self._sizes = tuple(size for size in layout.sizes if size)
+
+    def start(self, like: Tensor, clients: int) -> None:
+        """Discard all entries and prepare for a new run."""
+        super().start(like, clients)
+        self._top = (self.levels or 2**self.bits) - 1  # the largest code
+        self._ranges: Tensor | None = None  # the number of each entry's tensor
+        if self.range == "tensor":
+            if sum(self._sizes) != like.numel():
+                raise ConfigError(
+                    f"'tensor' needs the sizes of the tensors of a model with {like.numel()} parameters: pass its "
+                    "layout to use_layout before start",
+                    key="range",
+                )
+            numbers = torch.arange(len(self._sizes), dtype=torch.int32)
+            self._ranges = numbers.repeat_interleave(torch.tensor(self._sizes)).to(like.device)
+
     def __getitem__(self, client: int) -> Tensor:
         row = self.rows.get(client)
-        return torch.zeros_like(self.like) if row is None else dequantize(Packed(*row), self.bits, self.like)
+        if row is None:
+            return torch.zeros_like(self.like)
+        return dequantize(Packed(*row), self.bits, self.like, self._ranges)
 
     def blocks(self, v: Tensor) -> Sequence[Tensor]:
         """Split a vector into the pieces in which it is packed."""
@@ -50,14 +99,17 @@ class Quantized(UpdateCache):
         if key is None:
             yield from ((change, change) for change in map(torch.sub, pieces(value), old))
             return
-        lo, u = span(value, self.bits)
+        lo, u = span(value, self._top, self._split)
         codes = empty_codes(value, self.bits)
         generator = torch_stream(key, device=value.device)
-        for part, code in zip(pieces(value), code_pieces(codes, self.bits), strict=True):
-            level = levels(part, self.bits, lo, u, torch.rand(part.shape, generator=generator, device=part.device))
+        for part, code, own in zip(
+            pieces(value), code_pieces(codes, self.bits), range_pieces(self._ranges, value), strict=True
+        ):
+            part_lo, part_u = spread(lo, own), spread(u, own)
+            level = rounded(part, self._top, part_lo, part_u, self._noise(part.shape, [generator]))
             pack_piece(level, self.bits, code)
             before = next(old)
-            yield part - before, level.mul_(u).add_(lo).sub_(before)
+            yield part - before, level.mul_(part_u).add_(part_lo).sub_(before)
         self.rows[client] = (codes, lo, u)
 
     def _exchanges(self, fresh: Sequence[tuple[int, Tensor, int]]) -> list[Iterator[Change]]:
@@ -71,22 +123,42 @@ class Quantized(UpdateCache):
         """Exchange several entries as the rows of a matrix. Existing entries are overwritten in place."""
         rows = [self.rows.get(client) or self._zero_row() for client, _, _ in fresh]
         x = torch.stack([value for _, value, _ in fresh])
-        noise = torch.empty(x.shape, device=x.device)
-        for row, (_, _, key) in zip(noise, fresh, strict=True):
-            row.uniform_(generator=torch_stream(key, device=x.device))
-        lo, u = span(x, self.bits)
-        level = levels(x, self.bits, lo, u, noise)
+        noise = self._noise(x.shape, [torch_stream(key, device=x.device) for _, _, key in fresh])
+        lo, u = span(x, self._top, self._split)
+        wide_lo, wide_u = spread(lo, self._ranges), spread(u, self._ranges)
+        level = rounded(x, self._top, wide_lo, wide_u, noise)
         old, old_lo, old_u = (torch.stack(part) for part in zip(*rows, strict=True))
-        before = unpack_piece(old, self.bits, x).mul_(old_u.unsqueeze(-1)).add_(old_lo.unsqueeze(-1))
+        before = unpack_piece(old, self.bits, x)
+        before.mul_(spread(old_u.view_as(u), self._ranges)).add_(spread(old_lo.view_as(lo), self._ranges))
         pack_piece(level, self.bits, old)
-        yield x.sub_(before).sum(dim=0), level.mul_(u).add_(lo).sub_(before).sum(dim=0)
-        for written, new in zip(zip(*rows, strict=True), (old, lo.flatten(), u.flatten()), strict=True):
+        yield x.sub_(before).sum(dim=0), level.mul_(wide_u).add_(wide_lo).sub_(before).sum(dim=0)
+        for written, new in zip(zip(*rows, strict=True), (old, lo.view_as(old_lo), u.view_as(old_u)), strict=True):
             torch._foreach_copy_(written, new.unbind())
         self.rows.update((client, row) for (client, _, _), row in zip(fresh, rows, strict=True))
 
+    def _noise(self, shape: torch.Size, generators: Sequence[torch.Generator]) -> Tensor | float:
+        """Return what is added to an entry before it is rounded down: a random share of a step, or half a step.
+
+        Args:
+            shape: The shape of the entries.
+            generators: The generator of all entries, or one per row.
+        """
+        if self.rounding == "nearest":
+            return 0.5
+        noise = torch.empty(shape, device=self.like.device)
+        for row, generator in zip([noise] if len(generators) == 1 else noise, generators, strict=True):
+            row.uniform_(generator=generator)
+        return noise
+
+    @property
+    def _split(self) -> Sequence[int]:
+        """Lengths of the parts of a vector that have a range each; empty if the vector has one range."""
+        return self._sizes if self.range == "tensor" else ()
+
     def _zero_row(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return a packed entry of zeros."""
-        ends = self.like.new_zeros(2)
+        shape = (len(self._sizes),) if self.range == "tensor" else ()
+        ends = self.like.new_zeros(2, *shape)
         return torch.zeros_like(empty_codes(self.like, self.bits)), ends[0], ends[1]
 
     def _decoded(self, client: int) -> Iterator[Tensor]:
@@ -95,7 +167,7 @@ class Quantized(UpdateCache):
         if row is None:
             yield from repeat(self.like.new_zeros(()))
         else:
-            yield from decoded(Packed(*row), self.bits, self.like)
+            yield from decoded(Packed(*row), self.bits, self.like, self._ranges)
 
     @property
     def nbytes(self) -> int:

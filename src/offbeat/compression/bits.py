@@ -1,4 +1,4 @@
-"""Stochastic uniform quantization to 8, 4 or 2 bits, and packing of such numbers into bytes.
+"""Uniform quantization to 8, 4 or 2 bits, and packing of such numbers into bytes.
 
 Long vectors are processed in pieces. On a CPU the pieces are processed one by one, so that each stays in the cache. On
 other devices all full pieces form one batch. Nothing here synchronizes a device: the ends of a range remain tensors.
@@ -22,11 +22,14 @@ PIECE = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A quantized vector: codes for values from lo to lo + (2^bits − 1)·u, packed 8/bits to a byte."""
+    """A quantized vector: codes for values from lo to lo + (2^bits − 1)·u, packed 8/bits to a byte.
+
+    lo and u are scalars, or vectors with an entry for each of several ranges.
+    """
 
     codes: Tensor  # uint8
-    lo: Tensor  # scalar, in the precision of the vector
-    u: Tensor  # scalar, in the precision of the vector
+    lo: Tensor  # in the precision of the vector
+    u: Tensor  # in the precision of the vector
 
 
 def pieces(x: Tensor, size: int = PIECE) -> Sequence[Tensor]:
@@ -52,16 +55,43 @@ def code_pieces(codes: Tensor, bits: int) -> Sequence[Tensor]:
     return pieces(codes, PIECE * bits // 8)
 
 
-def span(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Return lo and u = (hi − lo)/(2^bits − 1) of a vector or of each row of a matrix."""
-    low, high = torch.aminmax(x) if x.ndim == 1 else (x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True))
-    return low, high.sub_(low).div_(2**bits - 1)
+def span(x: Tensor, top: int, sizes: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """Return lo and u = (hi − lo)/top of a vector or of each row of a matrix.
+
+    Args:
+        x: The vector or matrix.
+        top: The largest code.
+        sizes: Lengths of the parts of a vector that have a range each; a single range when left out.
+    """
+    if sizes:
+        ends = [torch.aminmax(part, dim=-1) for part in torch.split(x, list(sizes), dim=-1)]
+        low, high = (torch.stack(each, dim=-1) for each in zip(*ends, strict=True))
+    elif x.ndim == 1:
+        low, high = torch.aminmax(x)
+    else:
+        low, high = x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)
+    return low, high.sub_(low).div_(top)
 
 
-def levels(x: Tensor, bits: int, lo: Tensor, u: Tensor, noise: Tensor) -> Tensor:
+def spread(ends: Tensor, ranges: Tensor | None) -> Tensor:
+    """Return lo or u for each entry of a piece, or unchanged if all entries share a range.
+
+    Args:
+        ends: Values of the ranges, or rows of them.
+        ranges: The number of each entry's range, with the shape of the piece.
+    """
+    return ends if ranges is None else ends.index_select(-1, ranges.flatten()).view(*ends.shape[:-1], *ranges.shape)
+
+
+def range_pieces(ranges: Tensor | None, like: Tensor) -> Sequence[Tensor | None]:
+    """Return the numbers of the ranges of each piece of a vector."""
+    return [None] * len(pieces(like)) if ranges is None else pieces(ranges)
+
+
+def rounded(x: Tensor, top: int, lo: Tensor, u: Tensor, noise: Tensor | float) -> Tensor:
     """Return ⌊(x − lo)/u + noise⌋ as integers in the dtype of x. They are 0 for a constant vector, where u is 0."""
     step = u.clamp_min(torch.finfo(u.dtype).tiny)
-    return (x - lo).div_(step).add_(noise).floor_().clamp_max_(2**bits - 1)
+    return (x - lo).div_(step).add_(noise).floor_().clamp_max_(top)
 
 
 def quantize(x: Tensor, bits: int, noise: Tensor) -> Packed:
@@ -69,25 +99,33 @@ def quantize(x: Tensor, bits: int, noise: Tensor) -> Packed:
 
     q = lo + u·⌊(x − lo)/u + U⌋ with U ~ [0, 1) given as `noise` and u = (hi − lo)/(2^bits − 1).
     """
-    lo, u = span(x, bits)
+    top = 2**bits - 1
+    lo, u = span(x, top)
     codes = empty_codes(x, bits)
     for part, part_noise, code in zip(pieces(x), pieces(noise), code_pieces(codes, bits), strict=True):
-        pack_piece(levels(part, bits, lo, u, part_noise), bits, code)
+        pack_piece(rounded(part, top, lo, u, part_noise), bits, code)
     return Packed(codes, lo, u)
 
 
-def dequantize(q: Packed, bits: int, like: Tensor) -> Tensor:
+def dequantize(q: Packed, bits: int, like: Tensor, ranges: Tensor | None = None) -> Tensor:
     """Return the values of a quantized vector, with the shape and dtype of `like`."""
     out = torch.empty_like(like)
-    for part, values in zip(pieces(out), decoded(q, bits, like), strict=True):
+    for part, values in zip(pieces(out), decoded(q, bits, like, ranges), strict=True):
         part.copy_(values)
     return out
 
 
-def decoded(q: Packed, bits: int, like: Tensor) -> Iterator[Tensor]:
-    """Yield the values of a quantized vector piece by piece."""
-    for code, part in zip(code_pieces(q.codes, bits), pieces(like), strict=True):
-        yield unpack_piece(code, bits, part).mul_(q.u).add_(q.lo)
+def decoded(q: Packed, bits: int, like: Tensor, ranges: Tensor | None = None) -> Iterator[Tensor]:
+    """Yield the values of a quantized vector piece by piece.
+
+    Args:
+        q: The quantized vector.
+        bits: Bits per number.
+        like: A vector with the shape and dtype of the values.
+        ranges: The number of each entry's range; None if there is only one.
+    """
+    for code, part, own in zip(code_pieces(q.codes, bits), pieces(like), range_pieces(ranges, like), strict=True):
+        yield unpack_piece(code, bits, part).mul_(spread(q.u, own)).add_(spread(q.lo, own))
 
 
 def empty_codes(x: Tensor, bits: int) -> Tensor:

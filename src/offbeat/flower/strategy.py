@@ -176,6 +176,7 @@ class AsyncStrategy:
             environment=live_environment(nodes),
             validator=self.validation,
             x=wire.x,
+            layout=wire.layout,
             clients=nodes.clients,
             seed=self.seed,
             workload=lambda client: workload,

@@ -76,6 +76,7 @@ class Assembly:
             environment=self.environment,
             validator=experiment.validation,
             x=context.split.shared.read(context.module),
+            layout=context.split.shared,
             clients=context.data.clients,
             seed=experiment.seed,
             workload=self.workload,

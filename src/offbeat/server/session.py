@@ -27,6 +27,7 @@ from offbeat.server.events import Outcome, Transport
 from offbeat.server.extensions import BUFFERS, ServerExtension
 from offbeat.server.loop import Loop
 from offbeat.server.validation import UpdateValidator
+from offbeat.vectors import Layout
 
 CACHE_FOLDER = "cache"  # folder of an update cache on disk
 CHECKPOINT_FOLDER = "checkpoint"
@@ -114,12 +115,16 @@ class ServerSettings:
     """A client's probability of being available; that of the environment when left out."""
     folder: pathlib.Path | None = None
     """Where the run keeps its files."""
+    layout: Layout | None = None
+    """The tensors of which x consists, if they are known."""
 
     def loop(self, transport: Transport) -> Loop:
         """Return the loop at the beginning of a run; settings stay as they are and can be used again."""
         algorithm, scheduler = copy.deepcopy(self.algorithm), copy.deepcopy(self.scheduler)
         if self.folder is not None:
             algorithm.use_folder(self.folder / CACHE_FOLDER)  # where a resumed run finds its cache again
+        if self.layout is not None:
+            algorithm.use_layout(self.layout)
         loop = Loop(
             algorithm=algorithm,
             scheduler=scheduler,
