@@ -1,7 +1,8 @@
 """CA²FL: cached update calibration.
 
 Wang, Cao, Wu, Chen and Chen, *Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update
-Calibration*, ICLR 2024, Algorithm 1.
+Calibration*, Workshop on Federated Learning and Analytics in Practice at ICML 2023 (FL-ICML 2023), Algorithm 1. All
+numbers of algorithms, equations and tables are those of this version; a later one appeared at ICLR 2024.
 
     Δ_i   update.delta, computed from the model of τ_i versions ago
     h_i   cache[i], the latest Δ_i that the server has used, zero before the first
@@ -55,7 +56,7 @@ class CachedCalibration(Algorithm):
 
 @dataclass(kw_only=True)
 class CA2FL(CachedCalibration):
-    """CA²FL (Wang et al., ICLR 2024): buffered aggregation, calibrated by the latest update of every client."""
+    """CA²FL (Wang et al., FL-ICML 2023): buffered aggregation, calibrated by the latest update of every client."""
 
     cache: UpdateCache = field(default_factory=Dense)
     """Cache of the h_i."""

@@ -7,8 +7,8 @@
     v     (1/M) Σ_{i∈S_t} s(τ_i) Δ_i, or another aggregate of the s(τ_i) Δ_i
 
 FedBuff uses s(τ) = (1 + τ)^−½: `staleness = "polynomial"`. With the default s = 1 this is "Asynchronous FL",
-Algorithm 2 of Wang et al. 2024 (CA²FL), whose box prints a sum where the text (eq. E.1) and all other papers use the
-mean.
+Algorithm 2 of Wang et al., FL-ICML 2023 (CA²FL), whose box prints a sum where the text (eq. E.1) and all other papers
+use the mean.
 """
 
 from __future__ import annotations

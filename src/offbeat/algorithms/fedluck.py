@@ -1,7 +1,8 @@
 """FedLuck: joint adaptation of local steps and compression, with periodic aggregation; and FedLuckFixed.
 
-*A Joint Approach to Local Updating and Gradient Compression for Efficient Asynchronous Federated Learning*, Euro-Par
-2024, arXiv 2407.05125; appendix, Algorithm 1 and eq. 3–7.
+Song, Luo, Lu, Xie, Chen and Wang, *A Joint Approach to Local Updating and Gradient Compression for Efficient
+Asynchronous Federated Learning*, Euro-Par 2024, arXiv 2407.05125; appendix ("Theory for FedLuck" in the authors' code),
+Algorithm 1 and eq. 3–7 and 21.
 
     k, δ    local steps and compression rate of a device
     α_i     seconds per local step of device i
@@ -13,9 +14,10 @@
 
 Each device uses the (k, δ) of the grid that minimizes its φ. FedLuckFixed uses a fixed k and δ.
 
-Deviations: the appendix prints e = 1, for which φ prefers δ = 1 on all but the slowest links. The authors' code uses
-e = ½, which is the default here. The paper takes s(δ) = δ. A top-k update also carries the positions of its values, so
-that trips would take 22 to 47 % longer than planned; here s(δ) is the size that the codec really sends.
+Deviations: eq. 21 has the seconds of a trip where its derivation has the staleness in periods, ⌈seconds/T̃⌉; here they
+are divided by T̃. The appendix prints e = 1, for which φ prefers δ = 1 on all but the slowest links. The authors' code
+uses e = ½, which is the default here. The paper takes s(δ) = δ. A top-k update also carries the positions of its
+values, so that trips would take 22 to 47 % longer than planned; here s(δ) is the size that the codec really sends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MF-CA²FL: memory-friendly CA²FL. Wang et al., ICLR 2024, appendix C.
+"""MF-CA²FL: memory-friendly CA²FL. Wang et al., FL-ICML 2023, appendix C.
 
     Q     unbiased stochastic uniform quantization with 2^bits levels between min Δ_i and max Δ_i
     h_i   Q(Δ_i), packed into `bits` bits per number
@@ -23,7 +23,7 @@ from offbeat.compression.bits import Bits
 
 @dataclass(kw_only=True)
 class MFCA2FL(CachedCalibration):
-    """MF-CA²FL (Wang et al., ICLR 2024, appendix C): CA²FL with a quantized cache."""
+    """MF-CA²FL (Wang et al., FL-ICML 2023, appendix C): CA²FL with a quantized cache."""
 
     bits: Bits = 4
     """Bits per cached number in memory."""
