@@ -7,7 +7,17 @@ from offbeat.data.files import data_dir
 from offbeat.data.huggingface import from_hugging_face
 from offbeat.data.partitions import IID, Dirichlet, LabelShards, Natural, Partition, QuantitySkew
 from offbeat.data.population import Population, Sampled
-from offbeat.data.sources import CIFAR10, DATASETS, MNIST, Digits, FashionMNIST, Shakespeare, Source, Synthetic
+from offbeat.data.sources import (
+    CIFAR10,
+    CIFAR100,
+    DATASETS,
+    MNIST,
+    Digits,
+    FashionMNIST,
+    Shakespeare,
+    Source,
+    Synthetic,
+)
 
 PARTITIONS: dict[str, type[Partition]] = {
     "iid": IID,
@@ -23,6 +33,7 @@ FederatedData = PartitionedDataset | Population
 __all__ = [
     "AUGMENTS",
     "CIFAR10",
+    "CIFAR100",
     "DATASETS",
     "IID",
     "MNIST",

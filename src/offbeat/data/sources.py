@@ -9,7 +9,7 @@ import tarfile
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,37 +137,95 @@ class FashionMNIST(_Idx):
     }
 
 
+class _Labels(NamedTuple):
+    """Where the batches of a CIFAR dataset have the labels."""
+
+    classes: int
+    key: bytes  # in the Python version
+    column: int = 0  # in the binary version, among the label bytes before each image
+    columns: int = 1
+
+
+class _Cifar(Source):
+    """Base class of the datasets in the formats of CIFAR-10. Reads both the binary and the Python version."""
+
+    directory: ClassVar[str]
+    address: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/"
+    checksums: ClassVar[dict[str, str]]
+    inside: ClassVar[tuple[str, ...]]
+    """Subfolders in which the batches may be."""
+    names: ClassVar[tuple[str, ...]]
+    """Batches, the test batch last."""
+    mean: ClassVar[tuple[float, float, float]]
+    std: ClassVar[tuple[float, float, float]]
+
+    @property
+    @abstractmethod
+    def place_of_labels(self) -> _Labels:
+        """Where the batches have the labels."""
+
+    def load(self, folder: pathlib.Path) -> Dataset:
+        """Read the dataset."""
+        place, labels = folder / self.directory, self.place_of_labels
+        binary = [f"{name}.bin" for name in self.names]
+        if paths := find(place, binary, self.inside):
+            batches = [_cifar_binary(path.read_bytes(), path.name, labels) for path in paths]
+        elif paths := find(place, self.names, self.inside):
+            batches = [_cifar_pickle(path, labels) for path in paths]
+        else:
+            fetch(place, self.address, self.checksums)
+            raw = _members(place / next(iter(self.checksums)), binary)
+            batches = [_cifar_binary(body, name, labels) for body, name in zip(raw, binary, strict=True)]
+        x, y = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
+        test_x, test_y = batches[-1]
+        raw_data = from_arrays(x, y, test_x, test_y, classes=labels.classes)
+        return Dataset(
+            raw_data.x, raw_data.y, raw_data.test_x, raw_data.test_y, labels.classes, mean=self.mean, std=self.std
+        )
+
+
 @dataclass(kw_only=True, frozen=True)
-class CIFAR10(Source):
+class CIFAR10(_Cifar):
     """CIFAR-10: 60,000 color images, 3×32×32, standardized per channel.
 
     Reads both the binary and the Python version of the files.
     """
 
-    address: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/"
+    directory: ClassVar[str] = "cifar10"
     checksums: ClassVar[dict[str, str]] = {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"}
     inside: ClassVar[tuple[str, ...]] = ("cifar-10-batches-bin", "cifar-10-batches-py")
+    names: ClassVar[tuple[str, ...]] = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+    mean: ClassVar[tuple[float, float, float]] = (0.4914, 0.4822, 0.4465)
+    std: ClassVar[tuple[float, float, float]] = (0.2470, 0.2435, 0.2616)
 
-    def load(self, folder: pathlib.Path) -> Dataset:
-        """Read the dataset."""
-        place = folder / "cifar10"
-        names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
-        binary = [f"{name}.bin" for name in names]
-        if paths := find(place, binary, self.inside):
-            batches = [_cifar_binary(path.read_bytes(), path.name) for path in paths]
-        elif paths := find(place, names, self.inside):
-            batches = [_cifar_pickle(path) for path in paths]
-        else:
-            fetch(place, self.address, self.checksums)
-            raw = _members(place / next(iter(self.checksums)), binary)
-            batches = [_cifar_binary(body, name) for body, name in zip(raw, binary, strict=True)]
-        x, y = (np.concatenate(parts) for parts in zip(*batches[:5], strict=True))
-        test_x, test_y = batches[5]
-        raw_data = from_arrays(x, y, test_x, test_y, classes=10)
-        return Dataset(
-            raw_data.x, raw_data.y, raw_data.test_x, raw_data.test_y, 10,
-            mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
-        )  # fmt: skip
+    @property
+    def place_of_labels(self) -> _Labels:
+        """Where the batches have the labels."""
+        return _Labels(10, b"labels")
+
+
+@dataclass(kw_only=True, frozen=True)
+class CIFAR100(_Cifar):
+    """CIFAR-100: 60,000 color images, 3×32×32, standardized per channel, with 100 classes in 20 groups.
+
+    Reads both the binary and the Python version of the files.
+    """
+
+    labels: Literal["fine", "coarse"] = "fine"
+    """The 100 classes, or the 20 groups of five classes each."""
+
+    directory: ClassVar[str] = "cifar100"
+    checksums: ClassVar[dict[str, str]] = {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"}
+    inside: ClassVar[tuple[str, ...]] = ("cifar-100-binary", "cifar-100-python")
+    names: ClassVar[tuple[str, ...]] = ("train", "test")
+    mean: ClassVar[tuple[float, float, float]] = (0.5071, 0.4867, 0.4408)
+    std: ClassVar[tuple[float, float, float]] = (0.2675, 0.2565, 0.2761)
+
+    @property
+    def place_of_labels(self) -> _Labels:
+        """Where the batches have the labels."""
+        fine = self.labels == "fine"
+        return _Labels(100, b"fine_labels", 1, 2) if fine else _Labels(20, b"coarse_labels", 0, 2)
 
 
 def _members(path: pathlib.Path, names: list[str]) -> list[bytes]:
@@ -180,12 +238,13 @@ def _members(path: pathlib.Path, names: list[str]) -> list[bytes]:
         raise DataError(f"{path} is not a complete archive of {', '.join(names)}: {error!r}") from error
 
 
-def _cifar_binary(raw: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Parse images that are stored as one label byte and 3·32·32 pixel bytes each."""
-    if not raw or len(raw) % 3073:
-        raise DataError(f"{name}: {len(raw)} bytes, expected a multiple of 3073")
-    rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3073)
-    return rows[:, 1:].reshape(-1, 3, 32, 32).copy(), rows[:, 0].copy()
+def _cifar_binary(raw: bytes, name: str, labels: _Labels) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Parse images that are stored as their label bytes and 3·32·32 pixel bytes each."""
+    size = labels.columns + 3072
+    if not raw or len(raw) % size:
+        raise DataError(f"{name}: {len(raw)} bytes, expected a multiple of {size}")
+    rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, size)
+    return rows[:, labels.columns :].reshape(-1, 3, 32, 32).copy(), rows[:, labels.column].copy()
 
 
 class _NumpyOnly(pickle.Unpickler):
@@ -198,16 +257,16 @@ class _NumpyOnly(pickle.Unpickler):
             ("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"),
         }:  # fmt: skip
             return super().find_class(current, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is not part of CIFAR-10")
+        raise pickle.UnpicklingError(f"{module}.{name} is not part of CIFAR-10 or CIFAR-100")
 
 
-def _cifar_pickle(path: pathlib.Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _cifar_pickle(path: pathlib.Path, labels: _Labels) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     try:
         batch = _NumpyOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         x = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
-        return x, np.asarray(batch[b"labels"], dtype=np.uint8)
+        return x, np.asarray(batch[labels.key], dtype=np.uint8)
     except Exception as error:  # a damaged pickle can raise almost anything
-        raise DataError(f"{path} is not a batch of the Python version of CIFAR-10: {error}") from error
+        raise DataError(f"{path} is not a batch of the Python version of CIFAR-10 or CIFAR-100: {error}") from error
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -274,6 +333,7 @@ DATASETS: dict[str, type[Source]] = {
     "mnist": MNIST,
     "fashion-mnist": FashionMNIST,
     "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
     "shakespeare": Shakespeare,
     "synthetic": Synthetic,
 }
