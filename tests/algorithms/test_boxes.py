@@ -37,6 +37,7 @@ from offbeat.algorithms import (
     FedFa,
     FedYogi,
 )
+from offbeat.algorithms.optimizers import AMSGrad, ServerAdam, Yogi
 from offbeat.algorithms.staleness import Constant, Hinge, Polynomial, Staleness
 from offbeat.random import key, torch_stream
 from offbeat.schedules import ConstantRate, InverseDecay, Schedule
@@ -259,6 +260,34 @@ class Moments:
 )
 def test_adaptive_servers(seed: int, rule: Algorithm, kind: str) -> None:
     close(rule, Arrivals(seed), lambda h: mean_box(h, Moments(kind, 0.01)))
+
+
+@pytest.mark.parametrize("corrected", [False, True], ids=["plain", "corrected"])
+@pytest.mark.parametrize("place", ["inside", "outside"])
+@pytest.mark.parametrize("epsilon", [1e-10, 1e-8, 1e-4])
+@pytest.mark.parametrize("kind", [ServerAdam, Yogi, AMSGrad])
+def test_epsilon_and_bias_correction(
+    kind: type[ServerAdam | Yogi | AMSGrad], epsilon: float, place: Any, corrected: bool
+) -> None:
+    """Kingma and Ba, Algorithm 1, has ε outside the root and corrects both moments."""
+    optimizer = kind(epsilon=epsilon, epsilon_place=place, bias_correction=corrected)
+    x, history = np.full(9, 0.5), np.random.default_rng(0).standard_normal((6, 9))
+    history[:, 0] = 0  # an entry that nobody has trained
+    history[:, 1] *= 1e-5
+    y = torch.from_numpy(x)
+    optimizer.start(y)
+    m, s, most = np.zeros((3, 9))
+    for t, v in enumerate(history, start=1):
+        m = 0.9 * m + 0.1 * v
+        s = s - 0.01 * v**2 * np.sign(s - v**2) if kind is Yogi else 0.99 * s + 0.01 * v**2
+        most = np.maximum(most, s)
+        m_hat, s_hat = m, most if kind is AMSGrad else s
+        if corrected:
+            m_hat, s_hat = m_hat / (1 - 0.9**t), s_hat / (1 - 0.99**t)
+        x = x + 0.1 * m_hat / (np.sqrt(s_hat + epsilon) if place == "inside" else np.sqrt(s_hat) + epsilon)
+        y = optimizer.step(y, torch.from_numpy(v), 0.1)
+        np.testing.assert_allclose(y.numpy(), x, rtol=0, atol=1e-12)
+    assert y[0] == 0.5
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.algorithms import Algorithm
 from offbeat.algorithms.network import Network
+from offbeat.algorithms.optimizers import AMSGrad
 from offbeat.algorithms.topology import Complete, Given, RandomRegular, Ring, Topology, Torus, UnbalancedComplete
 from offbeat.client.context import TrainingContext
 from offbeat.client.runtime import ClientRuntime
@@ -176,6 +178,20 @@ def test_entries_without_a_gradient_stay_exactly_zero(topology: Topology, restar
         assert not deltas[:, untrained].any()
         assert deltas[:, ~untrained].all(dim=0).any()
         x = x + deltas.mean(dim=0)
+
+
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_an_adaptive_server_with_a_small_epsilon_leaves_untrained_entries_alone(place: Any) -> None:
+    """The weights of pixels that are zero in all images."""
+    optimizer = AMSGrad(epsilon=1e-8, epsilon_place=place, bias_correction=place == "outside")
+    data = Digits()
+    short, long = (run(ob.algorithms.AFGA(optimizer=optimizer), data=data, rounds=rounds).x for rounds in (1, 10))
+    dark = data.load(pathlib.Path()).x.flatten(1).sum(dim=0) == 0
+    assert dark.sum() >= 2
+    weights = slice(0, 10 * 64)
+    moved = (short != long)[weights].view(10, 64)
+    assert not moved[:, dark].any()
+    assert moved[:, ~dark].any()
 
 
 def test_clients_that_nothing_has_reached_are_exactly_where_they_started() -> None:

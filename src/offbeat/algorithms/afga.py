@@ -10,6 +10,9 @@
     Δ_i     x_i,I − x_r of the clients in S_r
     v       AFGA: mean over S_r;  CAFGA: mean over the clusters of the mean over S_r^k;  both into AMSGrad
 
+The paper's AMSGrad is the default optimizer: ε inside the root, no bias correction, β₁ = 0.9 and β₂ = 0.99. Its ε is
+the best of 1e-10, 1e-8, 1e-6 and 1e-4 for each experiment; the default is 1e-8. Other forms are options of `optimizer`.
+
 CAFGA runs AFGA in each of K disjoint clusters, with a matrix W_k each. In the communication-adapted variants only the
 clients of S_r,t gossip, over a new topology among them: `adapted = true`. Without `gossip` and `resample` the algorithm
 is FedAMSGrad. `offbeat.executors.gossip` runs the local iterations.

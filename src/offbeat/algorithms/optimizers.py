@@ -9,6 +9,8 @@ Every algorithm can use any of them: `algorithm = { name = "ca2fl", optimizer = 
 
 Reddi et al., *Adaptive Federated Optimization*, ICLR 2021 (FedAdam, FedYogi), put ε outside the root. Wang, Lin and
 Chen, *Communication-Efficient Adaptive Federated Learning*, ICML 2022 (FedAMSGrad), and the AFGA paper put it inside.
+With ε = 1e-8 the denominator is at least 1e-4 inside and 1e-8 outside. Bias correction divides m and s, or ŝ, by
+1 − βᵗ, where t counts the steps.
 """
 
 from __future__ import annotations
