@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -23,6 +24,7 @@ from offbeat.messages import Job
 from offbeat.runs.api import execute
 from offbeat.runs.callbacks import Callback, RunInfo, RunOutcome
 from offbeat.runs.config import parse
+from offbeat.runs.experiment import Evaluation
 from offbeat.server import checkpoint
 
 
@@ -34,6 +36,7 @@ def test_a_deployment_learns_and_its_replay_is_identical(algorithm: str, tmp_pat
     fake_grid = grid(text)
     result = serve(parse(tomllib.loads(text)), fake_grid, tmp_path / "run")
     assert result.accuracy > 0.85
+    assert (result.summary["cache_age_mean"] is None) == (algorithm == "fedbuff")
     replayed = replay(tmp_path / "run")
     assert replayed.same
     assert torch.equal(replayed.x, result.x)
@@ -178,6 +181,14 @@ def test_decentralized_algorithms_cannot_be_deployed(tmp_path: pathlib.Path) -> 
     with pytest.raises(ConfigError, match="communicate with the server only"):
         serve(parse(tomllib.loads(text)), grid(text), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_server_has_no_gradients_of_the_clients(tmp_path: pathlib.Path) -> None:
+    text = toml('[algorithm]\nname = "fedbuff"\n[scheduler]\nconcurrency = 4\nbuffer = 2\n')
+    experiment = parse(tomllib.loads(text))
+    asking = dataclasses.replace(experiment, evaluation=Evaluation(gradient_clients=2))
+    with pytest.raises(ConfigError, match=r"evaluation\.gradient_clients: the training data is on the nodes"):
+        serve(asking, grid(text), tmp_path / "run")
 
 
 def test_exceptions_of_client_apps_are_logged(tmp_path: pathlib.Path) -> None:

@@ -169,6 +169,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"environment": ob.Environment(delay=Constant(), availability=ByLabel())},
         "environment.availability: availability depends on the clients' labels",
     ),
+    "gradients of the clients": (
+        {"evaluation": ob.Evaluation(gradient_clients=2)},
+        "evaluation.gradient_clients: figures on the clients' training data are not protected",
+    ),
     "a gate that refuses": (
         {"validation": ob.UpdateValidator(max_norm=1.0)},
         "validation.beyond_norm: rejecting an update for its norm",

@@ -193,8 +193,7 @@ class Algorithm(Options, Stateful, ABC):
 
     def use_folder(self, folder: pathlib.Path) -> None:
         """Store files, such as an update cache on disk, in a folder of the run."""
-        cache: UpdateCache | None = self.component(UpdateCache)
-        if cache is not None:
+        if (cache := self.update_cache) is not None:
             cache.use_folder(folder)
 
     def use_layout(self, layout: Layout) -> None:
@@ -204,10 +203,15 @@ class Algorithm(Options, Stateful, ABC):
             cache.use_layout(layout)
 
     @property
+    def update_cache(self) -> UpdateCache | None:
+        """The update cache, if the algorithm has one."""
+        cache: UpdateCache | None = self.component(UpdateCache)
+        return cache
+
+    @property
     def cache_bytes(self) -> int:
         """The size of the update cache in bytes, or 0 without one."""
-        cache: UpdateCache | None = self.component(UpdateCache)
-        return cache.nbytes if cache is not None else 0
+        return cache.nbytes if (cache := self.update_cache) is not None else 0
 
     def component(self, kind: type) -> Any:
         """Return the component of the given type, such as the update cache or the aggregator, or None."""

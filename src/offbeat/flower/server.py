@@ -167,6 +167,10 @@ def assemble(experiment: Experiment, data_dir: str | None) -> Assembly:
     check_algorithm(experiment.algorithm, "algorithm.name")
     if experiment.environment.attack is not None:
         raise ConfigError("attacks can only be simulated; remove it for a deployment", key="environment.attack")
+    if experiment.evaluation.gradient_clients is not None:
+        raise ConfigError(
+            "the training data is on the nodes; remove it for a deployment", key="evaluation.gradient_clients"
+        )
     if experiment.personalization.tests_clients:
         _LOG.warning(
             "personal parts stay on the nodes: the server's metrics are those of x with the initial personal part, "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from offbeat.algorithms.workload import Device, Workload
 from offbeat.client.context import TrainingContext
 from offbeat.client.evaluation import Evaluator
+from offbeat.client.gradients import ClientGradients
 from offbeat.client.runtime import ClientRuntime
 from offbeat.environment import Environment
 from offbeat.executors import Executor, Name
@@ -29,6 +30,7 @@ class Assembly:
     executor_name: Name
     executor: Executor
     evaluate: Evaluator
+    gradients: ClientGradients | None = None  # evaluated together with the metrics
     rates: dict[str, float] = field(default_factory=dict)  # client steps per second of the executors that were tried
     _planned: dict[int, Workload] = field(default_factory=dict)  # by client
     _common: dict[int, Workload] = field(default_factory=dict)  # by steps

@@ -43,6 +43,8 @@ class Evaluations:
         """
         self.settle()
         score = self.assembly.evaluate(x, buffers, models)
+        if (gradients := self.assembly.gradients) is not None:
+            line = line | gradients(x, buffers, self.assembly.evaluate.stopping)
         names = [info.name for info in self._task.metric_infos()]
         version, seconds = line["version"], line["virtual_seconds"]
         first = {"version": version, "virtual_seconds": seconds, **dict.fromkeys(names, 0.0)}  # their place in the row

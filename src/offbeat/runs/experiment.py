@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from offbeat.algorithms import CA2FL, Algorithm
 from offbeat.client.context import Precision, TrainingContext
 from offbeat.client.evaluation import Evaluator
+from offbeat.client.gradients import ClientGradients
 from offbeat.client.owners import test_owners
 from offbeat.client.personalization import Personalization
 from offbeat.client.rules import SGD, ClientRule
@@ -63,6 +64,9 @@ class Evaluation(Options):
     `personalization` they always are."""
     per_label: bool = False
     """Whether metrics are also computed per class label."""
+    gradient_clients: PositiveInt | None = None
+    """Number of clients, a fixed random sample, on whose training data the training loss, ‖∇f(x)‖² and the
+    heterogeneity σ_g² are computed at every evaluation; none if not given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -222,7 +226,7 @@ class Experiment(Options):
     def _assembled(self, environment: Environment, runtime: ClientRuntime, runs: int) -> Assembly:
         """Choose the executor."""
         context, network = runtime.context, self.algorithm.network()
-        evaluator = self._evaluator(context)
+        evaluator, gradients = self._evaluator(context), self._gradients(context)
         if network is None:
             name, rates = choose(self.executor, runtime, self.together(context.data.clients), self.rounds)
             executor = EXECUTORS[name](runtime)
@@ -235,7 +239,7 @@ class Experiment(Options):
             except ConfigError as error:
                 raise error.within("algorithm.topology") from None
         executor.compiled = executor.compiled and self._compiles(context, runs)
-        return Assembly(self, environment, name, executor, evaluator, rates)
+        return Assembly(self, environment, name, executor, evaluator, gradients, rates)
 
     def _evaluator(self, context: TrainingContext) -> Evaluator:
         settings, dataset = self.evaluation, context.data.dataset
@@ -255,6 +259,15 @@ class Experiment(Options):
         return Evaluator(
             context, settings.batch_size, examples=settings.examples, owners=owners, per_label=settings.per_label
         )
+
+    def _gradients(self, context: TrainingContext) -> ClientGradients | None:
+        count = self.evaluation.gradient_clients
+        if count is not None and context.split.own.names:
+            raise ConfigError(
+                "part of the model stays on the clients, so x alone has no gradient: remove it or personalization",
+                key="evaluation.gradient_clients",
+            )
+        return None if count is None else ClientGradients(context, count, self.evaluation.batch_size)
 
     def _compiles(self, context: TrainingContext, runs: int) -> bool:
         if self.compile is not None:

@@ -65,6 +65,11 @@ def check(experiment: Experiment) -> None:
         raise ConfigError(
             f"its clients send {auxiliary} in addition to Δ, which private noise does not hide", key="client.name"
         )
+    if experiment.evaluation.gradient_clients is not None:
+        raise ConfigError(
+            "figures on the clients' training data are not protected by private noise: remove it",
+            key="evaluation.gradient_clients",
+        )
     if experiment.environment.availability.depends_on_labels:
         raise ConfigError(
             "availability depends on the clients' labels, which private noise does not hide",

@@ -20,6 +20,7 @@ from offbeat.messages import Job, Update
 from offbeat.runs.assembly import Assembly
 from offbeat.runs.callbacks import Callback, CallbackList, RunOutcome
 from offbeat.runs.checkpoint_pacing import CheckpointPacer
+from offbeat.runs.delays import Delays
 from offbeat.runs.evaluations import Evaluations
 from offbeat.runs.folder import Origin, RunFolder, listed
 from offbeat.runs.hooks import installed_hooks
@@ -76,7 +77,7 @@ class Run:
             experiment.seed,
             AttackSimulator.of(assembly.environment.attack, assembly.runtime, assembly.attackers),
         )
-        self.counters = RunCounters()
+        self.counters, self.delays = RunCounters(), Delays()
         this = weakref.proxy(self)  # no cycle: a run that is dropped closes its files at once
         self.evaluations = Evaluations(assembly, lambda line, result: this.evaluated(line, result))
         self.records = Records(folder)
@@ -156,6 +157,7 @@ class Run:
                 key="environment",
             )
         self.counters.count(outcome)
+        self.delays.count(outcome, self.loop.algorithm.update_cache)
         if self.folder and isinstance(outcome.event, (Arrival, Lost)):
             self.folder.updates.append(row(outcome))
 
@@ -266,9 +268,8 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """Return the result in figures."""
-        return summarize(self.assembly, self.loop, self.transport, self._timed(), self.metrics) | {
-            "stopped": self._stop
-        }
+        found = summarize(self.assembly, self.loop, self.transport, self._timed(), self.metrics, self.delays)
+        return found | {"stopped": self._stop}
 
     # Folder ----------------------------------------------------------------------------------------------------
 
@@ -286,13 +287,15 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the clients' state and the lengths of the logs."""
         executor, counters = self.assembly.executor.state_dict(), asdict(self._timed())
-        return {"executor": executor, "counters": counters, **self.records.state_dict()}
+        delays = self.delays.state_dict()
+        return {"executor": executor, "counters": counters, "delays": delays, **self.records.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from saved records, which `reopen` reads."""
         self.records.load_state_dict(state)
         self.assembly.executor.load_state_dict(state["executor"])
         self.counters = RunCounters(**state["counters"])
+        self.delays.load_state_dict(state["delays"])
         self._wall_before = self.counters.wall_seconds
 
     def identity(self) -> str:

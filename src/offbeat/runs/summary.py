@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from offbeat.algorithms import Algorithm
+from offbeat.client.gradients import COLUMNS
 from offbeat.executors import Executor
 from offbeat.metric_info import MetricInfo
 from offbeat.runs import privacy
 from offbeat.runs.assembly import Assembly
+from offbeat.runs.delays import Delays
 from offbeat.runs.result import RunCounters, algorithm_name
 from offbeat.server.loop import Loop
 from offbeat.server.session import RunTransport
@@ -68,6 +70,7 @@ def summarize(
     transport: RunTransport,
     counters: RunCounters,
     metrics: Sequence[Mapping[str, Any]],
+    delays: Delays,
 ) -> dict[str, Any]:
     """Return the result of a run in figures.
 
@@ -77,6 +80,7 @@ def summarize(
         transport: The transport of the run.
         counters: The counters of the run.
         metrics: The evaluations; none if the run was interrupted during the first one.
+        delays: The delays of the run.
     """
     experiment, context, executor = assembly.experiment, assembly.context, assembly.executor
     task, wall = experiment.task, counters.wall_seconds
@@ -111,6 +115,9 @@ def summarize(
         **executor.metrics(),
         "staleness_mean": counters.staleness_mean,
         "staleness_max": counters.staleness_max,
+        **delays.summary(cached=loop.algorithm.update_cache is not None),
+        **_of_network(assembly),
+        **_of_gradients(metrics),
         **privacy.summary(loop.algorithm),
         "clients": context.data.clients,
         "attackers": len(assembly.attackers),
@@ -119,4 +126,26 @@ def summarize(
         "executors_tried": assembly.rates,
         "precision": experiment.precision,
         "device": experiment.device,
+    }
+
+
+def _of_network(assembly: Assembly) -> dict[str, Any]:
+    """Return the figures of a gossip network that the theory of AFGA uses, apart from ρ."""
+    experiment, clients = assembly.experiment, assembly.context.data.clients
+    network = experiment.algorithm.network()
+    if network is None or not network.restarts:
+        return {}
+    reporting = experiment.scheduler.cohort(clients)
+    return {"clusters": network.clusters, "rho_limit": reporting / (reporting + clients)}
+
+
+def _of_gradients(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the last training loss, the mean ‖∇f(x)‖² and the largest heterogeneity of all evaluations."""
+    if not metrics or not all(name in metrics[-1] for name in COLUMNS):
+        return {}
+    loss, square, heterogeneity = ([line[name] for line in metrics] for name in COLUMNS)
+    return {
+        "train_loss": loss[-1],
+        "gradient_square_mean": sum(square) / len(square),
+        "heterogeneity_max": max(heterogeneity),
     }

@@ -18,7 +18,7 @@ from offbeat.errors import RunFolderError
 from offbeat.files import write_json
 
 KEEP = 2
-FORMAT = 3
+FORMAT = 4
 
 
 def save(folder: pathlib.Path, state: dict[str, Any]) -> None:

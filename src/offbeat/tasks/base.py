@@ -122,7 +122,8 @@ class Task:
 
 
 RESERVED = {"version", "virtual_seconds", "loss", "updates", "bytes_up", "bytes_down", "client_steps", "wall_seconds",
-            "staleness_mean", "staleness_max", "target", "seed", "algorithm", "client", "examples"}  # fmt: skip
+            "staleness_mean", "staleness_max", "target", "seed", "algorithm", "client", "examples",
+            "train_loss", "gradient_square", "heterogeneity"}  # fmt: skip
 
 
 def _wrong_loss(values: Any, count: int) -> str:
