@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -12,6 +13,8 @@ import pytest
 from tests.support.run_folders import with_epsilon
 
 from offbeat.report import html, payload, read, series
+from offbeat.report.theory import FIGURES, theory
+from offbeat.runs.delays import CACHED
 from offbeat.runs.folder import UPDATE
 
 
@@ -60,6 +63,34 @@ def test_the_keys_that_only_one_rule_has(runs: pathlib.Path) -> None:
     assert len(read.read(runs / "fedluck").setting["upload_shares"]) == 100, "φ is drawn with the codec's sizes"
     assert lossy["lost"] > 0
     assert any(trip[5] for trip in lossy["timeline"]["trips"])
+
+
+def test_the_table_of_theory_has_the_figures_of_the_summary(runs: pathlib.Path) -> None:
+    records = {name: read.read(runs / name) for name in ("sweep/ca2fl/seed-0", "cafga", "lossy")}
+    found = {name: {row["name"]: row["value"] for row in theory(record)} for name, record in records.items()}
+    for name, record in records.items():
+        assert found[name] == {each: record.summary[each] for each in found[name]}
+    delays = {"clients", *(f"staleness_{name}" for name in ("mean", "max", "step_mean", "step_max"))}
+    gradients = {"heterogeneity_max", "gradient_square_mean", "train_loss"}
+    assert found["sweep/ca2fl/seed-0"].keys() == delays | set(CACHED) | gradients
+    assert found["cafga"].keys() == delays | {"clusters", "rho", "rho_limit"}
+    assert found["lossy"].keys() == delays
+    assert found["cafga"]["clusters"] == 2
+    assert found["cafga"]["rho_limit"] == 4 / (4 + 12)
+    assert set(FIGURES) == delays | set(CACHED) | gradients | {"clusters", "rho", "rho_limit"}, "all rows are covered"
+
+
+def test_a_running_or_hostile_summary_has_no_wrong_rows(runs: pathlib.Path) -> None:
+    record = read.read(runs / "lossy")
+    summary = {"clients": "<b>", "staleness_mean": True, "staleness_max": 1e301, "rho": float("nan"), "clusters": 3}
+    assert [row["name"] for row in theory(dataclasses.replace(record, summary=summary))] == ["clusters"]
+    assert "theory" not in payload.detail(dataclasses.replace(record, summary={}))
+
+
+def test_gradients_over_time(runs: pathlib.Path) -> None:
+    curve = payload.curve(read.read(runs / "sweep/ca2fl/seed-0"))
+    assert all(len(curve[name]) == len(curve["version"]) for name in payload.GRADIENTS)
+    assert not set(payload.GRADIENTS) & payload.curve(read.read(runs / "lossy")).keys()
 
 
 def test_epsilon_over_time(runs: pathlib.Path, tmp_path: pathlib.Path) -> None:

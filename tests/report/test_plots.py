@@ -13,7 +13,7 @@ from offbeat.report import plots, read, series
 
 @pytest.mark.parametrize(
     ("name", "own"),
-    [("lossy", set()), ("sweep/ca2fl/seed-0", {"ages"}), ("cafga", {"network", "consensus"})],
+    [("lossy", set()), ("sweep/ca2fl/seed-0", {"ages", "gradients"}), ("cafga", {"network", "consensus"})],
 )
 def test_every_picture_of_a_run(runs: pathlib.Path, tmp_path: pathlib.Path, name: str, own: set[str]) -> None:
     pictures = plots.of_run(read.read(runs / name))

@@ -24,7 +24,7 @@ BASE: config.Table = {
 }
 KINDS: dict[str, config.Table] = {
     "fedbuff": {"algorithm": {"name": "fedbuff"}},
-    "ca2fl": {"algorithm": {"name": "ca2fl"}},
+    "ca2fl": {"algorithm": {"name": "ca2fl"}, "evaluation": {"gradient_clients": 4}},
     "lossy": {"algorithm": {"name": "fedbuff"}, "environment": {"loss": 0.3, "trip_timeout": 5.0}},
     "cafga": {"algorithm": {"name": "cafga", "clusters": 2}, "scheduler": {"name": "rounds", "concurrency": 4}},
     "fedluck": {

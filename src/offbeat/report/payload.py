@@ -12,10 +12,12 @@ import numpy as np
 from offbeat.report import series
 from offbeat.report.groups import groups
 from offbeat.report.read import Record, clean
+from offbeat.report.theory import theory
 from offbeat.runs.folder import STATUS, UpdateRows
 
 CURVE = ("version", "virtual_seconds", "bytes_up")
 SHOWN = ("staleness_mean", "staleness_max", "lost", "virtual_seconds", "bytes_up")
+GRADIENTS = ("train_loss", "gradient_square", "heterogeneity")  # columns of `evaluation.gradient_clients`
 COLUMNS = 400  # groups of clients in the map of labels
 NODES = 150  # larger networks are not drawn
 
@@ -62,7 +64,7 @@ def curve(record: Record, begin: int = 0) -> dict[str, list[Any]]:
     """Return the evaluations from the given one on, as one list per metric."""
     lines = record.metrics[begin:]
     metrics = [info.name for info in record.task_metrics]
-    more = ("consensus", "epsilon", f"{record.metric.name}_worst_decile")
+    more = ("consensus", "epsilon", f"{record.metric.name}_worst_decile", *GRADIENTS)
     names = [*CURVE, *metrics, *(name for name in more if lines and name in lines[0])]
     return {name: _plain(line.get(name) for line in lines) for name in names}
 
@@ -86,6 +88,8 @@ def detail(record: Record) -> dict[str, Any]:
     if len(log):
         found |= _of_log(log, record)
     found |= groups(record)
+    if rows := theory(record):
+        found["theory"] = rows
     if "attackers" in record.setting:
         found["attackers"] = len(record.setting["attackers"])
     for name, make in (("partition", _partition), ("plan", _plan), ("network", _network)):

@@ -233,6 +233,17 @@ def epsilon(record: Record) -> Figure:
     return figure
 
 
+def gradients(record: Record) -> Figure:
+    """Draw ‖∇f(x)‖² and the heterogeneity of the clients' gradients."""
+    figure, axes = _column()
+    versions = [line["version"] for line in record.metrics]
+    for name, label in (("gradient_square", "‖∇f‖²"), ("heterogeneity", "σ_g²")):
+        axes.plot(versions, [line.get(name) for line in record.metrics], label=label)
+    axes.set(xlabel=AXES["version"], yscale="log")
+    axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
 def of_run(record: Record) -> dict[str, Figure]:
     """Return all figures for which a run has data, by name."""
     figures: dict[str, Figure] = {}
@@ -253,6 +264,8 @@ def of_run(record: Record) -> dict[str, Figure]:
         figures["consensus"] = consensus(record)
     if record.metrics and "epsilon" in record.metrics[0]:
         figures["epsilon"] = epsilon(record)
+    if record.metrics and "heterogeneity" in record.metrics[0]:
+        figures["gradients"] = gradients(record)
     return figures
 
 

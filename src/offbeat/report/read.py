@@ -93,7 +93,7 @@ class Record:
         target: Any = evaluation.get("target") if isinstance(evaluation, Mapping) else None
         if isinstance(target, Mapping):
             target = target.get(self.metric.name)
-        return float(target) if _is_number(target) else None
+        return float(target) if is_number(target) else None
 
     @property
     def has_cache(self) -> bool:
@@ -237,7 +237,7 @@ def _evaluations(folder: pathlib.Path, problems: list[str], main: str) -> list[d
     lines: list[dict[str, Any]] = []
     try:
         for value in iter_metrics(folder, in_progress=True):
-            numbers = {name: each if _is_number(each) else None for name, each in value.items()}
+            numbers = {name: each if is_number(each) else None for name, each in value.items()}
             if isinstance(value.get(main), float) and numbers[main] is None:
                 numbers[main] = math.nan
             if any(numbers.get(name) is None for name in (*REQUIRED, main)):
@@ -278,7 +278,7 @@ def _sound_setting(setting: Mapping[str, Any], problems: list[str]) -> dict[str,
     """Return the valid entries of a setting and note the invalid ones."""
     checks: dict[str, Callable[[Any], bool]] = {
         "clients": _is_count, "sizes": _are_counts, "partition": _is_table, "plan": _is_plan, "network": _is_network,
-        "upload_shares": _are_shares, "metrics": _are_metrics, "period": _is_number, "exponent": _is_number,
+        "upload_shares": _are_shares, "metrics": _are_metrics, "period": is_number, "exponent": is_number,
         "attackers": _are_counts,
     }  # fmt: skip
     valid = {}
@@ -296,7 +296,8 @@ def _sound_setting(setting: Mapping[str, Any], problems: list[str]) -> dict[str,
     return valid
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Return whether a value of a file is a finite number of a sensible size."""
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e300
     )
@@ -316,7 +317,7 @@ def _are_metrics(entries: Any) -> bool:
 
 
 def _are_shares(values: Any) -> bool:
-    return isinstance(values, list) and bool(values) and all(_is_number(value) and value > 0 for value in values)
+    return isinstance(values, list) and bool(values) and all(is_number(value) and value > 0 for value in values)
 
 
 def _is_count(value: Any) -> bool:
@@ -333,13 +334,13 @@ def _is_table(rows: Any) -> bool:
 
 
 def _is_plan(rows: Any) -> bool:
-    return all(len(row) == 4 and all(map(_is_number, row)) and row[0] >= 1 and 0 < row[1] <= 1 for row in rows)
+    return all(len(row) == 4 and all(map(is_number, row)) and row[0] >= 1 and 0 < row[1] <= 1 for row in rows)
 
 
 def _is_network(network: Any) -> bool:
     nodes = network["nodes"]
     return (
         _is_count(nodes)
-        and _is_number(network["rho"])
+        and is_number(network["rho"])
         and all(len(edge) == 2 and _are_counts(edge) and max(edge) < nodes for edge in network["edges"])
     )

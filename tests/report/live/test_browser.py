@@ -142,12 +142,17 @@ def test_checkboxes_add_and_remove_curves(browser: Browser, report: str) -> None
 
 def test_every_kind_of_run_has_a_detail_view(browser: Browser, report: str) -> None:
     visit = Visit(browser, report)
-    wanted = {"cafga": {"Network", "Consensus"}, "fedluck": {"Device 0"}, "CA2FL": {"Age of cached updates"}}
+    wanted = {
+        "cafga": {"Network", "Consensus"},
+        "fedluck": {"Device 0"},
+        "CA2FL": {"Age of cached updates", "Gradients"},
+    }
     for label, titles in wanted.items():
         option = next(text for text in visit.texts("#which option") if text.startswith(label))
         visit.page.locator("#which").select_option(label=option)
         for title in titles:
             visit.page.locator("#details figcaption", has_text=title).first.wait_for()
+        assert "τ_max" in visit.texts("#theory td")
     visit.end()
 
 

@@ -587,6 +587,29 @@ const charts = (() => {
     });
   };
 
+  const gradients = (curve) => {
+    const t = theme(),
+      positive = (values) => values.map((v) => (v > 0 ? v : null)); // the axis is logarithmic
+    return base(t, "round", "", {
+      yAxis: upright(t, "", { type: "log" }),
+      legend: legend(t),
+      grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true },
+      series: [
+        line("‖∇f‖²", pairs(curve.version, positive(curve.gradient_square))),
+        line("σ_g²", pairs(curve.version, positive(curve.heterogeneity))),
+      ],
+      dataZoom: zoom,
+    });
+  };
+
+  const trainLoss = (curve) => {
+    const t = theme();
+    return base(t, "round", "training loss", {
+      series: [line("training loss", pairs(curve.version, curve.train_loss))],
+      dataZoom: zoom,
+    });
+  };
+
   const epsilon = (curve) => {
     const t = theme();
     return base(t, "round", "ε", { series: [line("ε", pairs(curve.version, curve.epsilon))], dataZoom: zoom });
@@ -641,6 +664,8 @@ const charts = (() => {
     partition,
     plan,
     consensus,
+    gradients,
+    trainLoss,
     epsilon,
     network,
   };

@@ -347,6 +347,41 @@ const view = (() => {
       });
       select.replaceChildren(...options);
     }
+    // The figures of the convergence theories, under a heading; nothing for a run without a summary.
+    const theory = (rows) =>
+      rows
+        ? [
+            make("h3", { text: "Theory" }),
+            make(
+              "table",
+              { id: "theory" },
+              make(
+                "thead",
+                {},
+                make(
+                  "tr",
+                  {},
+                  make("th", { scope: "col", class: "name", text: "figure" }),
+                  make("th", { scope: "col", text: "value" }),
+                  make("th", { scope: "col", class: "name", text: "meaning" }),
+                ),
+              ),
+              make(
+                "tbody",
+                {},
+                ...rows.map((row) =>
+                  make(
+                    "tr",
+                    {},
+                    make("td", { class: "name", title: row.name, text: row.symbol }),
+                    make("td", { text: number(row.value) }),
+                    make("td", { class: "name", text: row.words }),
+                  ),
+                ),
+              ),
+            ),
+          ]
+        : [];
     async function detail() {
       const id = state.shown,
         turn = ++asked;
@@ -456,6 +491,18 @@ const view = (() => {
             charts.epsilon(curve),
           ),
         );
+      if (curve.heterogeneity)
+        made.push(
+          figure("Gradients", "Of the clients' training losses at x: ‖∇f‖² and the heterogeneity σ_g²", () =>
+            charts.gradients(curve),
+          ),
+        );
+      if (curve.train_loss)
+        made.push(
+          figure("Training loss", "Mean over the clients of the loss of x on their data", () =>
+            charts.trainLoss(curve),
+          ),
+        );
       if (d.network)
         made.push(
           figure(
@@ -492,6 +539,7 @@ const view = (() => {
       });
       details.replaceChildren(
         make("div", { class: "grid" }, ...made.map(([element]) => element)),
+        ...theory(d.theory),
         make("h3", { text: "Reproduce this run" }),
         make(
           "p",
