@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from typing import Any
 
 import pytest
 
 import offbeat as ob
+from offbeat.runs.folder import read_sweep
 from offbeat.runs.sweep import Sweep, merge
 
 BASE: dict[str, Any] = {
@@ -98,3 +100,14 @@ def test_merging_goes_table_by_table() -> None:
     base = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
     assert merge(base, {"a": {"c": {"f": 4}}, "e": {"g": 5}}) == {"a": {"b": 1, "c": {"d": 2, "f": 4}}, "e": {"g": 5}}
     assert base == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+
+
+def test_a_sweep_keeps_the_runs_of_others_in_its_folder(tmp_path: pathlib.Path) -> None:
+    one, other = (Sweep.plan(BASE | {"algorithm": {"name": "fedbuff"}}, [], [seed]) for seed in (0, 1))
+    run(one, tmp_path)
+    run(other, tmp_path)
+    run(other, tmp_path)
+    assert [each["seed"] for each in read_sweep(tmp_path)] == [0, 1]
+    shutil.rmtree(tmp_path / one.cells[0].folder)
+    run(other, tmp_path)
+    assert [each["seed"] for each in read_sweep(tmp_path)] == [1], "those that are still there"

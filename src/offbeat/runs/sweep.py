@@ -17,7 +17,7 @@ from offbeat.runs.callbacks import Callback
 from offbeat.runs.config import Table
 from offbeat.runs.drive import together
 from offbeat.runs.experiment import Experiment
-from offbeat.runs.folder import CONFIG, SWEEP, is_finished, read_config, read_summary
+from offbeat.runs.folder import CONFIG, SWEEP, is_finished, is_run, read_config, read_summary, read_sweep
 from offbeat.runs.interrupt import interruptible
 from offbeat.runs.records import settle
 from offbeat.runs.result import Result, Watch
@@ -111,10 +111,9 @@ class Sweep:
         """
         ended = {c.folder: _finished(out / c.folder, config.parse(c.table)) for c in self.cells}
         pools = _pools([cell for cell in self.cells if ended[cell.folder] is None], data_dir, on_checked)
-        runs = [{"label": c.label, "seed": c.seed, "folder": c.folder} for c in self.cells]
         try:
             out.mkdir(parents=True, exist_ok=True)
-            write_json(out / SWEEP, {"runs": runs})
+            write_json(out / SWEEP, {"runs": [*self._others(out), *map(_listed, self.cells)]})
         except OSError as error:
             raise RunFolderError(f"cannot write to {out}: {error.strerror}") from error
         yield from ((cell, ended[cell.folder]) for cell in self.cells if ended[cell.folder] is not None)
@@ -125,6 +124,16 @@ class Sweep:
                 stopped |= summary is None
             if stopped:
                 return
+
+    def _others(self, out: pathlib.Path) -> list[dict[str, Any]]:
+        """Return the runs of a sweep's folder that are not in this plan, such as other seeds."""
+        own = {cell.folder for cell in self.cells}
+        listed = read_sweep(out) if (out / SWEEP).is_file() else []
+        return [run for run in listed if run["folder"] not in own and is_run(out / run["folder"])]
+
+
+def _listed(cell: Cell) -> dict[str, Any]:
+    return {"label": cell.label, "seed": cell.seed, "folder": cell.folder}
 
 
 def _finished(folder: pathlib.Path, experiment: Experiment) -> dict[str, Any] | None:
