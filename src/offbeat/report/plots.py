@@ -46,15 +46,11 @@ def curves(
         lines = [record.metrics for record in group if record.metric.name == info.name]
         if not lines:
             continue
-        grid = np.unique(np.concatenate([[line[over] for line in each] for each in lines]))
         # The quality of a model holds until the next evaluation: a step function, not a slope.
-        values = info.scale * np.stack([_step(grid, each, over, info.name) for each in lines])
-        (line,) = axes.plot(grid, values.mean(axis=0), label=label, linewidth=1.6, drawstyle="steps-post")
-        if len(lines) > 1:
-            axes.fill_between(
-                grid, values.min(axis=0), values.max(axis=0),
-                step="post", alpha=0.15, color=line.get_color(), linewidth=0,
-            )  # fmt: skip
+        steps = [
+            (np.array([line[over] for line in each]), np.array([line[info.name] for line in each])) for each in lines
+        ]
+        draw_mean(axes, [(at, info.scale * values) for at, values in steps], label)
     if target is not None:
         axes.axhline(info.scale * target, color="0.5", linewidth=0.8, linestyle=":")
     axes.set(xlabel=AXES[over], ylabel=f"test {info.title}", xlim=(0, None))
@@ -72,9 +68,22 @@ def main_metric(records: Iterable[Record]) -> MetricInfo:
     return next((record.metric for record in records), ACCURACY)
 
 
-def _step(grid: NDArray[np.float64], curve: Sequence[Mapping[str, Any]], over: str, name: str) -> NDArray[np.float64]:
-    at = np.array([line[over] for line in curve])
-    return np.array([line[name] for line in curve])[np.searchsorted(at, grid, side="right") - 1]
+def draw_mean(axes: Any, curves: Sequence[tuple[NDArray[Any], NDArray[Any]]], label: str, **style: Any) -> None:
+    """Draw the mean of step functions, and a band from the lowest to the highest of them.
+
+    Args:
+        axes: Where to draw.
+        curves: The horizontal places of each curve and its values there; it keeps its last value to the end.
+        label: Its name in the legend.
+        style: Further options of the line.
+    """
+    grid = np.unique(np.concatenate([at for at, _ in curves]))
+    values = np.stack([of[np.searchsorted(at, grid, side="right") - 1] for at, of in curves])
+    (line,) = axes.plot(grid, values.mean(axis=0), label=label, drawstyle="steps-post", **{"linewidth": 1.6} | style)
+    if len(curves) > 1:
+        axes.fill_between(
+            grid, values.min(axis=0), values.max(axis=0), step="post", alpha=0.15, color=line.get_color(), linewidth=0
+        )
 
 
 def partition(counts: NDArray[np.int64]) -> Figure:
