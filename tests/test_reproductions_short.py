@@ -7,9 +7,9 @@ import pathlib
 from typing import Any
 
 import pytest
-from reproductions.collect import tables
 from tests.support import SHARED
 
+from offbeat.reproductions import files
 from offbeat.runs.sweep import Sweep
 
 MNIST = SHARED / "data"
@@ -18,7 +18,7 @@ needs_mnist = pytest.mark.skipif(not (MNIST / "mnist").is_dir(), reason="needs M
 
 def short(name: str, labels: list[str], out: pathlib.Path, **changes: Any) -> dict[str, dict[str, Any]]:
     """Return the summaries of some cells by label, for the file's first seed."""
-    table = tables(name)
+    table = files.table(name)
     cells = [cell for cell in Sweep.plan(table, [], table.get("seeds", [0])[:1]).cells if cell.label in labels]
     cells = [dataclasses.replace(cell, table=cell.table | {"executor": "vectorized"} | changes) for cell in cells]
     ended = Sweep(cells).run(out, MNIST, lambda cells: [None] * len(cells))

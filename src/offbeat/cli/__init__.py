@@ -23,30 +23,18 @@ from offbeat.cli.common import (
     new_folder,
     out_option,
     read_table,
-    set_option,
+    settings_options,
     stem,
     track_option,
     track_words,
 )
 from offbeat.cli.deploy import deploy, replay
 from offbeat.cli.export import export
-from offbeat.cli.reporting import compare, plain, remark, report, serve
+from offbeat.cli.reporting import compare, report, serve
+from offbeat.cli.reproduce import reproduce
+from offbeat.cli.sweeping import sweep
 from offbeat.errors import ConfigError
 from offbeat.version import __version__
-
-
-def _settings(command: Any) -> Any:
-    """Add the options that change an experiment."""
-    for option in (
-        click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where to train."),
-        click.option(
-            "--executor",
-            type=click.Choice(["auto", "sequential", "vectorized", "graphs", "processes", "ray"]),
-            help="How to train the clients.",
-        ),
-    ):
-        command = option(command)
-    return data_dir_option(set_option(command))
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -55,13 +43,13 @@ def main() -> None:
     """Asynchronous federated learning, simulated in virtual time or deployed on Flower."""
 
 
-for command in (bench, chaos, compare, deploy, export, replay, report, serve):
+for command in (bench, chaos, compare, deploy, export, replay, report, reproduce, serve, sweep):
     main.add_command(command)
 
 
 @main.command()
 @click.argument("file")
-@_settings
+@settings_options
 @click.option("--seed", type=int, help="Seed of all random numbers.")
 @out_option
 @track_option
@@ -121,77 +109,6 @@ def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, track: Sequence[
     _conclude(console, result, folder.name, track, quiet)
 
 
-@main.command()
-@click.argument("file")
-@_settings
-@click.option("--grid", multiple=True, metavar="KEY=V1,V2…", help="Add an axis to the grid; repeatable.")
-@click.option("--seeds", default="", metavar="0,1,2", help="Run each point with these seeds.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=pathlib.Path),
-    help="Folder of the sweep (default: a new one under runs/). An unfinished sweep is resumed.",
-)
-@track_option
-@click.option("--quiet", is_flag=True, help="Print only the final table.")
-def sweep(
-    file: str,
-    assignments: Sequence[str],
-    device: str | None,
-    executor: str | None,
-    data_dir: pathlib.Path | None,
-    grid: Sequence[str],
-    seeds: str,
-    out: pathlib.Path | None,
-    track: Sequence[str],
-    quiet: bool,
-) -> None:
-    """Run all combinations of variants, axes, grid and seeds, and compare them.
-
-    FILE is a TOML file or preset:NAME. Its [[variants]] and [[axes.NAME]] are combined with --grid, and --seeds
-    replaces its seeds.
-    """
-    from offbeat.report import notes, plots, read, tables
-    from offbeat.runs.progress import SweepDisplay
-    from offbeat.runs.sweep import Cell, Sweep
-    from offbeat.runs.trackers import trackers
-
-    table = read_table(file, assignments, device=device, executor=executor)
-    plan, callbacks = Sweep.plan(table, grid, _seeds(seeds)), trackers(track)
-    folder = out or new_folder(file, "sweep")
-    console = Console()
-    ended: dict[str, dict[str, Any]] = {}
-    with SweepDisplay(console, len(plan.cells), quiet) as display:
-
-        def watch(cells: Sequence[Cell]) -> list[Any]:
-            return display.begin([f"{cell.label} seed {cell.seed}" for cell in cells])
-
-        for cell, summary in plan.run(folder, data_dir, watch, modules_of(file), callbacks, display.check):
-            if summary is None:
-                break
-            ended[cell.folder] = summary
-            display.end()
-    if len(ended) < len(plan.cells):
-        console.print(
-            f"interrupted after {len(ended)} of {len(plan.cells)} runs; "
-            f"to resume, repeat the command with --out {shlex.quote(str(folder))}"
-        )
-        sys.exit(INTERRUPTED)
-    summaries: dict[str, list[dict[str, Any]]] = {}
-    folders: dict[str, list[pathlib.Path]] = {}
-    for cell in plan.cells:
-        summaries.setdefault(cell.label, []).append(ended[cell.folder])
-        if ended[cell.folder]:
-            folders.setdefault(cell.label, []).append(folder / cell.folder)
-    console.print(tables.fitted(tables.results(summaries), console))
-    if folders:
-        first = next(s for group in summaries.values() for s in group if s)
-        target = first["target"] if first.get("target_metric") == first["metric"] else None
-        figure = folder / f"{plain(first['metric'])}.png"
-        plots.curves(folders, target=target).savefig(figure)
-        click.echo(f"runs    {folder}\nfigure  {figure}")
-        remark(notes.differences([read.read(place) for group in folders.values() for place in group]))
-
-
 @main.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(as_json: bool) -> None:
@@ -244,7 +161,7 @@ def show(preset: str) -> None:
 
 @main.command()
 @click.argument("file")
-@_settings
+@settings_options
 @click.option("--seed", type=int, help="Seed of all random numbers.")
 @click.option("--png", type=click.Path(path_type=pathlib.Path), is_flag=False, flag_value=pathlib.Path("partition.png"),
               help="Draw the labels of each client into this file (default: partition.png).")  # fmt: skip
@@ -282,13 +199,6 @@ def partition(
         except (OSError, ValueError) as error:
             raise ConfigError(str(error), key="--png") from error
         click.echo(f"figure: {png}")
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ConfigError(f"{text!r}: expected integers, such as 0,1,2", key="--seeds") from None
 
 
 def _conclude(console: Console, result: Any, label: str, track: Sequence[str], quiet: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from offbeat.errors import OffbeatError, nearest
+from offbeat.errors import ConfigError, OffbeatError, nearest
 
 SEVERAL = {"variants", "axes", "seeds"}  # keys of a file for `offbeat sweep`
 INTERRUPTED = 130
@@ -54,6 +54,20 @@ def set_option(command: Any) -> Any:
         "--set", "assignments", multiple=True, metavar="KEY=VALUE",
         help="Override a key of the experiment, such as algorithm.eta=0.5; repeatable.",
     )(command)  # fmt: skip
+
+
+def settings_options(command: Any) -> Any:
+    """Add the options that change an experiment."""
+    for option in (
+        click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where to train."),
+        click.option(
+            "--executor",
+            type=click.Choice(["auto", "sequential", "vectorized", "graphs", "processes", "ray"]),
+            help="How to train the clients.",
+        ),
+    ):
+        command = option(command)
+    return data_dir_option(set_option(command))
 
 
 def out_option(command: Any) -> Any:
@@ -124,3 +138,11 @@ def new_folder(file: str, kind: str) -> pathlib.Path:
     base = pathlib.Path("runs") / f"{stem(file)}-{kind}"
     tries = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 1_000_000))
     return next(path for path in tries if not path.exists())
+
+
+def seeds_of(text: str) -> list[int]:
+    """Return the seeds of the option --seeds."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"{text!r}: expected integers, such as 0,1,2", key="--seeds") from None
