@@ -1,258 +1,253 @@
-"""Generate docs/reproductions.md and its figures from paper.toml and results/: `python -m reproductions.page`."""
+"""Generate docs/reproductions.md and its figures: `python -m reproductions.page`.
+
+The page has the papers' claims, each judged by our runs (claims.toml, see claims.py), the tables (paper.toml and
+results/), and what the papers contain that was not reproduced (contents.toml).
+"""
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
 import pathlib
 import statistics
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from reproductions.collect import tables
+from reproductions.claims import Judgment, judgments
+from reproductions.figures import picture
 
-from offbeat.report.plots import COLORS
-from offbeat.report.tables import spread
-from offbeat.runs.sweep import Sweep
+from offbeat.reproductions import files
+from offbeat.reproductions.comparison import (
+    ACCURACIES,
+    Entry,
+    compare_cell,
+    entries,
+    heading,
+    ours,
+    printed,
+    rounds_to,
+    shown,
+    tables,
+)
+from offbeat.reproductions.results import Results, read, shortened
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-HERE = pathlib.Path(__file__).parent
-PAGE = HERE.parent / "docs" / "reproductions.md"
-IMAGES = HERE.parent / "docs" / "images"
-# Headings of the figures, and the factors by which they are multiplied.
-WORDS = {"target_rounds": ("rounds", 1), "target_seconds": ("time (s)", 1), "target_bytes_up": ("MB up", 1e-6),
-         "staleness_max": ("maximum delay", 1), "staleness_mean": ("mean delay", 1), "accuracy": ("accuracy (%)", 100),
-         "accuracy_last10": ("accuracy (%)", 100), "best_accuracy": ("best accuracy (%)", 100)}  # fmt: skip
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "reproductions.md"
+IMAGES = DOCS / "images"
 
 HEAD = """\
 # Reproducing the papers
 
-Each table is one command; repeat an interrupted command to resume it. `python -m reproductions.page` generates this
-page and its figures from the run folders (`reproductions/collect.py`) and the papers' numbers
-(`reproductions/paper.toml`). A cell is **paper / ours**; ours is the mean ± standard deviation over the seeds.
-"""
+`offbeat reproduce NAME` runs one of the tables below and compares it with the paper; the same command again resumes it.
+[How to](howto/reproduce.md) shows its options. `python -m reproductions.page` generates this page from the runs
+(`reproductions/collect.py`); no figure or verdict on it is typed.
 
-Runs = Mapping[str, Sequence[Mapping[str, Any]]]
+## What the papers claim
+
+Ours is the mean ± standard deviation over the seeds. Each claim states the rule by which it is judged, in points of
+accuracy unless it says otherwise: **yes** if it holds for all its cells, **partly** for some of them. Runs with fewer
+rounds than the paper's are marked as a part.
+"""
+TABLES = """\
+## The tables
+
+A cell is **paper / ours**.
+"""
 
 
 def page() -> str:
     """Return the page."""
-    return "\n".join([HEAD, *(_section(name, paper, found) for name, paper, found in sections()), _waiting()])
+    sections = [_section(*found) for found in stored()]
+    return "\n".join([HEAD, _claims(list(judgments())), TABLES, *sections, _missing()])
 
 
-def _waiting() -> str:
-    """Return the section of experiments without results."""
-    files = tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8"))
-    done = {name for name, _, _ in sections()}
-    lines = [f"- {paper['title']}: `{_command(name)}`" for name, paper in files.items() if name not in done]
-    return "\n".join(["## Not run yet\n", *lines]) + "\n" if lines else ""
+def stored() -> Iterator[tuple[str, dict[str, Any], Results]]:
+    """Yield the name, the paper's figures and our runs of each reproduction with results."""
+    for name, paper in files.papers().items():
+        if (results := read(files.stored(name))) is not None:
+            yield name, paper, results
 
 
-def _command(name: str, changes: Mapping[str, Any] | None = None) -> str:
-    sets = "".join(f" --set {key}={value}" for key, value in (changes or {}).items())
-    return f"offbeat sweep reproductions/{name}.toml{sets} --out runs/{name}"
+# Claims ---------------------------------------------------------------------------------------------------------------
 
 
-def _of_all(name: str, runs: Runs, changes: Mapping[str, Any]) -> str:
-    """Return a note if only a part of a table was run."""
-    table = tables(name)
-    cells = {cell.label for cell in Sweep.plan(table, [], []).cells}
-    parts = [f"{len(runs)} of {len(cells)} cells"] if len(runs) < len(cells) else []
-    if "rounds" in changes:
-        parts.append(f"{changes['rounds']:,} of {table['rounds']:,} rounds")
-    return f"**Partial: {', '.join(parts)}.** " if parts else ""
+def _claims(found: Sequence[Judgment]) -> str:
+    counts = Counter(judgment.verdict for judgment in found)
+    words = {"yes": "are reproduced", "partly": "in part", "no": "are not", "not run": "were not run"}
+    total = ", ".join(f"{counts[verdict]} {text}" for verdict, text in words.items() if counts[verdict])
+    lines = ["| claim | paper | ours | reproduced | why |", "|---|---|---|---|---|"]
+    papers = files.contents()
+    for judgment in found:
+        claim = judgment.claim
+        name = claim.get("reproduction")
+        rule = f" *{judgment.rule}*" if judgment.checks else ""
+        text = f"[{claim['claim']}](#{name})" if _linked(name) else claim["claim"]
+        values = [text.replace("; ", "<br>") for text in (judgment.printed, judgment.ours)]
+        cells = [
+            f"**{papers[judgment.paper]['short']}.** {text}{rule}",
+            *values,
+            judgment.reproduced,
+            claim.get("why", ""),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return f"Of {len(found)} claims, {total}.\n\n" + "\n".join(lines) + "\n"
 
 
-def sections() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yield the name, the paper's numbers and our results of each experiment with results."""
-    for name, paper in tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8")).items():
-        file = HERE / "results" / f"{name}.json"
-        if file.is_file():
-            yield name, paper, json.loads(file.read_text(encoding="utf-8"))
+def _linked(name: str | None) -> bool:
+    return name is not None and files.stored(name).is_file()
 
 
-def by_label(found: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Group the runs of a result by their label."""
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for run in found["runs"]:
-        runs.setdefault(run["label"], []).append(run)
-    return runs
+# Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def _section(name: str, paper: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    runs = by_label(found)
-    seeds = max(len(group) for group in runs.values())
-    where = "; ".join(found["machines"])
-    counted = f"{seeds} seeds" if seeds > 1 else "one seed"
-    made = f"{len(found['runs'])} runs, {counted}, {_duration(found['seconds'])} on {where}"
-    changes = found.get("set", {})
-    parts = [f"## {paper['title']}\n", f"`{_command(name, changes)}`\n"]
-    parts.append(f"{_of_all(name, runs, changes)}{made}, collected at commit {found['commit']}.\n")
-    if "rows" in paper:
-        parts.append(_table(paper, runs, found.get("diverged", [])))
-        parts += [] if "rounds" in changes else _differences(paper, runs)  # fewer rounds cannot be compared
+def _section(name: str, paper: Mapping[str, Any], results: Results) -> str:
+    parts = [f'<a id="{name}"></a>\n', f"### {paper['title']}\n", f"`offbeat reproduce {name}{_words(results)}`\n"]
+    seeds = f"{results.seeds} seeds" if results.seeds > 1 else "one seed"
+    less = shortened(name, results)
+    made = f"{len(results.runs)} runs, {seeds}, {_duration(results.seconds)} on {'; '.join(results.machines)}"
+    partial = f"**Partial: {', '.join(less)}.** " if less else ""
+    parts.append(f"{partial}{made}, collected at commit {', '.join(results.commits)}.\n")
+    parts += _tables(paper, results)
     if "ratios" in paper:
-        parts.append(_ratios(paper["ratios"], runs))
+        parts.append(_ratios(paper, results))
     if "values" in paper:
-        parts.append(_values(paper["values"], runs))
-    parts += [paper["notes"].strip() + "\n", f"![{paper['title']}](images/{name}.png)\n"]
+        parts.append(_values(paper["values"], results))
+    whole = not any("rounds" in words or words.endswith(" s") for words in less)
+    parts += _statistics(paper, results, whole)
+    parts += [paper["notes"].strip() + "\n"] if "notes" in paper else []
+    parts += [f"![{paper['title']}](images/{name}.png)\n"]
     return "\n".join(parts)
+
+
+def _words(results: Results) -> str:
+    """Return the options with which all runs were made."""
+    changes = [run.get("set", {}) for run in results.runs]
+    shared = {key: value for key, value in changes[0].items() if all(each.get(key) == value for each in changes)}
+    return "".join(f" --set {key}={value}" for key, value in shared.items())
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _table(paper: Mapping[str, Any], runs: Runs, diverged: Sequence[str]) -> str:
-    lines = ["| | " + " | ".join(paper["columns"]) + " |", "|---" * (1 + len(paper["columns"])) + "|"]
-    for row, printed in paper["rows"].items():
-        cells = []
-        for place, column in enumerate(paper["columns"]):
-            made, otherwise = runs.get(f"{row} {column}"), "diverged" if f"{row} {column}" in diverged else "not run"
-            ours = spread([run[paper["figure"]] for run in made], scale=100) if made else otherwise
-            cells.append(f"{_known(printed[place], 100, '.1f')} / {ours}" if printed else ours)
-        lines.append(f"| {row} | " + " | ".join(cells) + " |")
+def _cell(entry: Entry) -> str:
+    return ours(entry) if entry.paper is None else f"{printed(entry)} / {ours(entry)}"
+
+
+def _tables(paper: Mapping[str, Any], results: Results) -> Iterator[str]:
+    """Yield the tables in rows and columns: one per figure, and the rounds to some accuracies."""
+    found = {(entry.cell, entry.figure): entry for entry in entries({**paper, "values": {}, "ratios": {}}, results)}
+    for figure, rows in tables(paper).items():
+        cells = {row: [found[f"{row} {column}", figure] for column in paper["columns"]] for row in rows}
+        yield f"{_statistic(figure)}\n\n{_grid(paper['columns'], cells)}"
+    if accuracies := rounds_to(paper):
+        labels = [label for label in paper["rounds_to"] if label != "accuracies"]
+        yield _grid(map(heading, accuracies), {label: [found[label, each] for each in accuracies] for label in labels})
+
+
+def _grid(columns: Iterable[str], cells: Mapping[str, Sequence[Entry]]) -> str:
+    heads = list(columns)
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (1 + len(heads)) + "|"]
+    lines += [f"| {row} | " + " | ".join(map(_cell, entries)) + " |" for row, entries in cells.items()]
     return "\n".join(lines) + "\n"
 
 
-def _differences(paper: Mapping[str, Any], runs: Runs) -> list[str]:
-    """Return the differences between our means and the paper's figures, in points."""
-    gaps = _gaps(paper, runs, paper["figure"])
-    if not gaps:
-        return []
-    where = max(gaps, key=lambda name: abs(gaps[name]))
-    within = sum(abs(gap) <= 1 for gap in gaps.values())
-    best = statistics.fmean(_gaps(paper, runs, "best_accuracy").values())
-    return [
-        f"Ours minus the paper's: {statistics.fmean(gaps.values()):+.2f} points on average; {within} of {len(gaps)} "
-        f"cells are within one point; the largest difference is {where}: {gaps[where]:+.1f}. With the best evaluation "
-        f"of each run instead, the average is {best:+.2f}.\n"
-    ]
+def _statistic(figure: str) -> str:
+    words = {"accuracy": "Accuracy (%) of the last evaluation.", "best_accuracy": "Best accuracy (%) of a run.",
+             "accuracy_last10": "Accuracy (%), mean of the last ten evaluations."}  # fmt: skip
+    return words.get(figure, f"{heading(figure).capitalize()} to the target.")
 
 
-def _gaps(paper: Mapping[str, Any], runs: Runs, figure: str) -> dict[str, float]:
-    return {
-        f"{row}, {column}": 100 * (statistics.fmean(run[figure] for run in runs[f"{row} {column}"]) - printed[place])
-        for row, printed in paper["rows"].items()
-        for place, column in enumerate(paper["columns"] if printed else [])
-        if not math.isnan(printed[place]) and f"{row} {column}" in runs
-    }
-
-
-def _ratios(ratios: Mapping[str, Any], runs: Runs) -> str:
-    """Return a table of the ratios of two variants, seed by seed."""
-    one, other = ratios["of"]
-    lines = [f"| {one} / {other} | paper | ours | {one} | {other} |", "|---|---|---|---|---|"]
-    for name, printed in ratios.items():
-        if name != "of":
-            first, second = ([run[name] for run in runs[label]] for label in (one, other))
-            quotients = [a / b for a, b in zip(first, second, strict=True)]
-            cells = [_plain(values) for values in (quotients, first, second)]
-            lines.append(f"| {WORDS[name][0]} | {printed:.3g} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _values(values: Mapping[str, Any], runs: Runs) -> str:
+def _values(values: Mapping[str, Any], results: Results) -> str:
     """Return a table with several figures per variant."""
     names = values["names"]
-    lines = ["| | " + " | ".join(WORDS[name][0] for name in names) + " |", "|---" * (1 + len(names)) + "|"]
-    for label, printed in values.items():
-        if label != "names":
-            ours = [_plain([run[name] for run in runs[label]], WORDS[name][1]) for name in names]
-            scales = [WORDS[name][1] for name in names]
-            cells = [f"{_known(*pair)} / {own}" for *pair, own in zip(printed, scales, ours, strict=True)]
-            if all(math.isnan(p) for row in values.values() for p in row if not isinstance(p, str)):
-                cells = ours
-            lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    cells = {
+        label: [compare_cell(results, label, *pair) for pair in zip(names, known, strict=True)]
+        for label, known in values.items()
+        if label != "names"
+    }
+    return _grid(map(heading, names), cells)
+
+
+def _ratios(paper: Mapping[str, Any], results: Results) -> str:
+    """Return a table of the ratios of two variants, seed by seed."""
+    one, other = paper["ratios"]["of"]
+    lines = [f"| {one} / {other} | paper | ours | {one} | {other} |", "|---|---|---|---|---|"]
+    for entry in entries({"ratios": paper["ratios"]}, results):
+        each = [shown(list(results.values(label, entry.figure).values())) for label in (one, other)]
+        lines.append(f"| {heading(entry.figure)} | {entry.paper:.3g} | {' | '.join([ours(entry), *each])} |")
     return "\n".join(lines) + "\n"
 
 
-def _known(printed: float, scale: float = 1, form: str = "g") -> str:
-    return "—" if math.isnan(printed) else f"{scale * printed:{form}}"
+def _statistics(paper: Mapping[str, Any], results: Results, whole: bool) -> Iterator[str]:
+    """Yield the differences from the paper by statistic, and a table with all statistics of every cell.
+
+    Args:
+        paper: The paper's figures.
+        results: Our runs.
+        whole: Whether they have the paper's rounds; if not, their differences say nothing.
+    """
+    cells = [entry for entry in entries(paper, results) if entry.figure in ACCURACIES and entry.ours]
+    cells = list({entry.cell: entry for entry in cells}.values())
+    if not cells:
+        return
+    other = {
+        figure: [compare_cell(results, cell.cell, figure, _number(cell)) for cell in cells] for figure in ACCURACIES
+    }
+    gaps = {figure: [gap for each in found if (gap := each.difference) is not None] for figure, found in other.items()}
+    if whole and any(gaps.values()):
+        means = ", ".join(_gap(words, gaps[figure]) for figure, words in ACCURACIES.items() if gaps[figure])
+        yield f"Ours minus the paper's, on average: {means}.\n"
+    lines = ["| | paper | final | last 10 | best |", "|---|---|---|---|---|"]
+    for place, cell in enumerate(cells):
+        known = [ours(other[figure][place]) for figure in ACCURACIES]
+        lines.append(f"| {cell.cell} | {printed(cell)} | {' | '.join(known)} |")
+    table = "\n".join(lines)
+    if paper.get("figure", "accuracy") != "accuracy":  # the choice matters, so the table shows all
+        yield f"Final accuracy, mean of the last ten evaluations and best accuracy:\n\n{table}\n"
+    else:
+        yield f'<details markdown="1"><summary>Final, last ten and best accuracy</summary>\n\n{table}\n\n</details>\n'
 
 
-def _plain(values: Sequence[float | None], scale: float = 1) -> str:
-    known = [scale * value for value in values if value is not None]
-    if len(known) < len(values):
-        return f"{len(known)} of {len(values)} runs" if known else "never"
-    mean = statistics.fmean(known)
-    places = 2 - math.floor(math.log10(abs(mean))) if mean else 0  # three digits of the mean
-    return spread(known, f"{{:.{max(0, places)}f}}")
+def _gap(words: str, gaps: Sequence[float]) -> str:
+    near = sum(abs(gap) <= 1 for gap in gaps)
+    return f"{statistics.fmean(gaps):+.2f} with the {words} accuracy ({near} of {len(gaps)} cells within a point)"
 
 
-def picture(paper: Mapping[str, Any], runs: Runs) -> Figure:
-    """Draw the figure of an experiment."""
-    return _curves(paper, runs) if "curves" in paper else _dots(paper["values"], runs)
+def _number(entry: Entry) -> float:
+    return math.nan if entry.paper is None else entry.paper
 
 
-def _dots(values: Mapping[str, Any], runs: Runs) -> Figure:
-    """Draw the paper's numbers and ours, one panel per figure."""
-    from matplotlib import pyplot as plt
-
-    labels = [label for label in values if label != "names"]
-    figure, axes = plt.subplots(1, len(values["names"]), figsize=(8.4, 0.6 + 0.32 * len(labels)), sharey=True)
-    for place, (axis, name) in enumerate(zip(axes, values["names"], strict=True)):
-        for height, label in enumerate(labels):
-            ours = [run[name] for run in runs[label]]
-            axis.plot([min(ours), max(ours)], [height, height], color=COLORS[0], linewidth=1.2)
-            axis.plot(statistics.fmean(ours), height, "o", color=COLORS[0], label="" if height else "ours")
-            axis.plot(values[label][place], height, "x", color=COLORS[3], label="" if height else "paper")
-        axis.set(xlabel=f"{WORDS[name][0]} (versions)", xlim=(0, None), yticks=range(len(labels)), yticklabels=labels)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].invert_yaxis()
-    axes[0].legend(frameon=False, fontsize=8)
-    figure.tight_layout()
-    return figure
+# What is missing ------------------------------------------------------------------------------------------------------
 
 
-def _curves(paper: Mapping[str, Any], runs: Runs) -> Figure:
-    """Draw accuracy over rounds or time, one panel per entry of `curves`: the mean over the seeds and their range."""
-    from matplotlib import pyplot as plt
-
-    panels = [panel for panel in paper["curves"] if any(_within(panel, label) for label in runs)]
-    names = dict.fromkeys(name for panel in panels for label in runs if (name := _within(panel, label)))
-    looks = dict(zip(names, itertools.product(("-", "--"), COLORS), strict=False))
-    time = paper.get("over") == "virtual_seconds"
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(3.6 * len(panels) + 2.2, 3.2), sharey=True, squeeze=False, layout="constrained"
-    )
-    for axis, panel in zip(axes[0], panels, strict=True):
-        shown = {label: _within(panel, label) for label in runs if _within(panel, label)}
-        for label, name in shown.items():
-            line, color = looks[name]
-            curves = [run["curve"] for run in runs[label]]
-            points = list(zip(*curves, strict=False))
-            at = [statistics.fmean(p[1 if time else 0] for p in point) for point in points]
-            axis.plot(at, [100 * statistics.fmean(p[2] for p in point) for point in points], line, color=color,
-                      label=name, linewidth=1.4)  # fmt: skip
-            low, high = ([100 * pick(p[2] for p in point) for point in points] for pick in (min, max))
-            axis.fill_between(at, low, high, color=color, alpha=0.12, linewidth=0)
-        axis.set(title=panel, xlabel="virtual time (s)" if time else "round")
-        axis.spines[["top", "right"]].set_visible(False)
-    handles = {name: line for axis in axes[0] for line, name in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, frameon=False, loc="outside right center", fontsize=8)
-    axes[0][0].set_ylabel("test accuracy (%)")
-    return figure
+def _missing() -> str:
+    """Return the tables and figures of the papers that are not reproduced, or only in part."""
+    parts = ["## Not reproduced, not run\n"]
+    for paper in files.contents().values():
+        lines = [f"| {item['name']} | {item['shows']} | {words} |" for item in paper["items"] if (words := state(item))]
+        if lines:
+            parts.append(f"{paper['title']}\n\n| | shows | state |\n|---|---|---|\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
 
 
-def _within(panel: str, label: str) -> str:
-    """Return the rest of a label in a panel of one row or column, or "" if the label belongs to another panel."""
-    if not panel:
-        return label
-    if label.startswith(f"{panel} "):
-        return label.removeprefix(f"{panel} ")
-    return label.removesuffix(f" {panel}") if label.endswith(f" {panel}") else ""
+def state(item: Mapping[str, Any]) -> str:
+    """Return why an item of a paper is not reproduced, or an empty text if it is, or contains no results."""
+    words = [item["why"]] if "why" in item else []
+    for name in item.get("reproductions", []):
+        results = read(files.stored(name))
+        if results is None:
+            words.append(f"Not run: `offbeat reproduce {name}`.")
+        elif less := shortened(name, results):
+            words.append(f"[A part](#{name}): {', '.join(less)}.")
+    return " ".join(words)
 
 
 def main() -> None:
     """Write the page and its figures."""
     PAGE.write_text(page(), encoding="utf-8")
-    for name, paper, found in sections():
-        picture(paper, by_label(found)).savefig(IMAGES / f"{name}.png", dpi=110)
+    for name, paper, results in stored():
+        picture(paper, results).savefig(IMAGES / f"{name}.png", dpi=110)
 
 
 if __name__ == "__main__":
