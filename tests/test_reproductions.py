@@ -116,7 +116,7 @@ def test_the_contents_name_reproductions_and_cover_them_all() -> None:
 
 NAME = "ca2fl-cifar10-cnn"
 CLAIM: dict[str, Any] = {
-    "claim": "a > b", "reproduction": NAME, "compare": "difference", "above": 0,
+    "claim": "a > b", "figure": "accuracy", "reproduction": NAME, "compare": "difference", "above": 0,
     "cells": ["CA²FL {column}", "Asynchronous FL {column}"],
 }  # fmt: skip
 
