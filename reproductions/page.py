@@ -48,6 +48,7 @@ Ours is the mean ± standard deviation over the seeds. Each claim states the rul
 accuracy unless it says otherwise: **yes** if it holds for all its cells, **partly** for some of them. Runs with fewer
 rounds than the paper's are marked as a part.
 """
+STATISTICS = {"final": "final accuracy", "last 10": "mean of the last ten evaluations", "best": "best accuracy"}
 TABLES = """\
 ## The tables
 
@@ -211,7 +212,7 @@ def _statistics(paper: Mapping[str, Any], results: Results, whole: bool) -> Iter
 
 def _gap(words: str, gaps: Sequence[float]) -> str:
     near = sum(abs(gap) <= 1 for gap in gaps)
-    return f"{statistics.fmean(gaps):+.2f} with the {words} accuracy ({near} of {len(gaps)} cells within a point)"
+    return f"{statistics.fmean(gaps):+.2f} with the {STATISTICS[words]} ({near} of {len(gaps)} cells within a point)"
 
 
 def _number(entry: Entry) -> float:

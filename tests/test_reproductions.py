@@ -245,7 +245,7 @@ def test_all_statistics_of_a_cell_are_shown() -> None:
     paper = {"figure": "accuracy_last10", "columns": ["x"], "rows": {"a": [0.5]}}
     found = results(run("a x", accuracy=0.48, accuracy_last10=0.495, best_accuracy=0.52))
     line, table = page._statistics(paper, found, whole=True)
-    assert "-2.00 with the final accuracy (0 of 1 cells within a point), -0.50 with the last 10" in line
+    assert "-2.00 with the final accuracy (0 of 1 cells within a point), -0.50 with the mean of the last ten" in line
     assert table.splitlines()[-1] == "| a x | 50.0 | 48.0 | 49.5 | 52.0 |"
     assert len(list(page._statistics(paper, found, whole=False))) == 1, "fewer rounds cannot be compared"
 
