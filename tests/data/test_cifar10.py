@@ -130,6 +130,14 @@ def test_standardized_by_the_usual_means_and_deviations(tmp_path: pathlib.Path) 
     torch.testing.assert_close(white, torch.tensor(expected))
 
 
+def test_between_zero_and_one_if_not_standardized(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "cifar10", BINARY)
+    data = CIFAR10(standardize=False).load(tmp_path)
+    assert_is_the_made_up_one(data)
+    gray = data.prepare(torch.full((1, 3, 32, 32), 51, dtype=torch.uint8))
+    torch.testing.assert_close(gray, torch.full((1, 3, 32, 32), 0.2))
+
+
 def test_from_the_archive_over_http_and_then_from_disk(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, serve: Serve, nobody: str
 ) -> None:

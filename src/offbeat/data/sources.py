@@ -8,7 +8,7 @@ import pickle
 import tarfile
 import zlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -146,8 +146,12 @@ class _Labels(NamedTuple):
     columns: int = 1
 
 
+@dataclass(kw_only=True, frozen=True)
 class _Cifar(Source):
     """Base class of the datasets in the formats of CIFAR-10. Reads both the binary and the Python version."""
+
+    standardize: bool = True
+    """Whether inputs are standardized per channel; if not, they are in [0, 1]."""
 
     directory: ClassVar[str]
     address: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/"
@@ -179,9 +183,7 @@ class _Cifar(Source):
         x, y = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
         test_x, test_y = batches[-1]
         raw_data = from_arrays(x, y, test_x, test_y, classes=labels.classes)
-        return Dataset(
-            raw_data.x, raw_data.y, raw_data.test_x, raw_data.test_y, labels.classes, mean=self.mean, std=self.std
-        )
+        return replace(raw_data, mean=self.mean, std=self.std) if self.standardize else raw_data
 
 
 @dataclass(kw_only=True, frozen=True)
