@@ -6,6 +6,8 @@ import pathlib
 
 import numpy as np
 import pytest
+import torch
+from tests.support.updates import job, update
 
 import offbeat as ob
 from offbeat.algorithms.fedluck import best
@@ -132,6 +134,18 @@ def test_a_period_without_arrivals_keeps_x_and_counts_as_a_version() -> None:
     assert result.summary["rounds"] == 20
     assert result.summary["virtual_seconds"] == pytest.approx(0.2)
     assert len({m["loss"] for m in result.metrics}) == 1
+
+
+def test_clients_are_weighted_by_their_examples_on_request() -> None:
+    for kind in (ob.algorithms.FedLuckFixed, ob.algorithms.FedLuck):
+        for weighted, expected in ((False, 2.0), (True, 2.5)):
+            algorithm = kind(weighted=weighted)
+            algorithm.start(torch.zeros(1), clients=2)
+            for client, examples in enumerate((10, 30)):
+                sent = job(client, client, 0, algorithm.x)
+                algorithm.receive(sent, update(sent, torch.tensor([1.0 + 2 * client]), examples))
+            algorithm.step()
+            assert algorithm.x.item() == expected
 
 
 def test_fedcompass_makes_unequal_clients_arrive_together() -> None:

@@ -59,6 +59,15 @@ def test_fashion_mnist_lies_in_a_folder_of_its_own(tmp_path: pathlib.Path) -> No
     assert_is_the_made_up_one(FashionMNIST().load(tmp_path))
 
 
+@pytest.mark.parametrize(("source", "mean", "std"), [(MNIST, 0.1307, 0.3081), (FashionMNIST, 0.2860, 0.3530)])
+def test_standardized_on_request(tmp_path: pathlib.Path, source: type[MNIST], mean: float, std: float) -> None:
+    write(tmp_path / source.directory)
+    gray = torch.full((1, 1, 28, 28), 51, dtype=torch.uint8)
+    for standardize, expected in ((False, 0.2), (True, (0.2 - mean) / std)):
+        data = source(standardize=standardize).load(tmp_path)
+        torch.testing.assert_close(data.prepare(gray), torch.full((1, 1, 28, 28), expected))
+
+
 def test_mnist_downloads_what_is_missing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     packed = {name: gzip.compress(body, mtime=0) for name, body in BODIES.items()}
     sums = {name: md5(body) for name, body in packed.items()}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from offbeat.errors import ConfigError
-from offbeat.models import CNN, LR, MLP, MODELS, Model
+from offbeat.models import CNN, LR, MLP, MODELS, Model, VGG11s
 
 CLASSIC = (LR, MLP, CNN)
 CIFAR, MNIST, DIGITS = (3, 32, 32), (1, 28, 28), (1, 8, 8)
@@ -50,6 +50,10 @@ def test_the_cnn_of_the_paper() -> None:
         (CNN(padding=0, hidden=(512,)), CIFAR, 10, 76 * 32 + 801 * 64 + 1601 * 512 + 513 * 10),
         (CNN(padding=1, hidden=()), (1, 10, 16), 2, 26 * 32 + 801 * 64 + (64 * 1 * 2 + 1) * 2),
         (CNN(), (1, 4, 4), 2, 26 * 32 + 801 * 64 + 65 * 512 + 513 * 128 + 129 * 2),
+        (CNN(channels=(32, 32), padding=(2, 0), hidden=(256,)), MNIST, 10, 26 * 32 + 801 * 32 + 801 * 256 + 257 * 10),
+        (CNN(channels=(8, 4), padding=(0, 2), hidden=()), (1, 8, 9), 2, 26 * 8 + 201 * 4 + (4 * 1 * 1 + 1) * 2),
+        (VGG11s(), CIFAR, 10, 865_482),
+        (VGG11s(), (1, 32, 64), 10, 865_482 - 2 * 9 * 32 + 128 * 128),
     ],
     ids=str,
 )
@@ -61,6 +65,16 @@ def test_sizes_and_shapes(model: Model, shape: tuple[int, ...], classes: int, si
     assert scores.shape == (6, classes)
     # No layer mixes the examples of a batch.
     torch.testing.assert_close(output(module, x[2:3]), scores[2:3], rtol=1e-4, atol=1e-5)
+
+
+def test_vgg11s_starts_as_its_authors_do() -> None:
+    torch.manual_seed(0)
+    convolutions = [layer for layer in VGG11s().build(CIFAR, 10).modules() if isinstance(layer, nn.Conv2d)]
+    assert [layer.out_channels for layer in convolutions] == [32, 64, 128, 128, 128, 128, 128, 128]
+    for layer in convolutions:
+        assert layer.bias is not None
+        assert not layer.bias.any()
+        assert layer.weight.std().item() == pytest.approx((2 / (9 * layer.out_channels)) ** 0.5, rel=0.1)
 
 
 @pytest.mark.parametrize("model", [LR(), MLP(hidden=()), MLP(), CNN()], ids=str)

@@ -13,13 +13,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import offbeat as ob
 from offbeat.errors import ConfigError
-from offbeat.models import CNN, GPT, LR, LSTM, MLP, MODELS, ConvMixer, LoRA, Model, ResNet18, ViT
+from offbeat.models import CNN, GPT, LR, LSTM, MLP, MODELS, ConvMixer, LoRA, Model, ResNet18, VGG11s, ViT
 
-IMAGES, SEQUENCES, CLASSES, VOCABULARY = (2, 8, 8), (7,), 5, 6
+IMAGES, LARGE, SEQUENCES, CLASSES, VOCABULARY = (2, 8, 8), (2, 32, 32), (7,), 5, 6
 SMALL: list[Model] = [
     LR(),
     MLP(hidden=(6,)),
     CNN(),
+    VGG11s(),
     ResNet18(width=8, groups=4),
     ConvMixer(dim=8, depth=2, kernel=3, groups=2),
     LSTM(embedding=4, hidden=16),
@@ -34,19 +35,23 @@ BATCH_NORMED: list[Model] = [ResNet18(width=8, norm="batch"), ConvMixer(dim=8, d
 LEAVES = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.BatchNorm2d, nn.LayerNorm, nn.Embedding)
 
 
+def shape(model: Model) -> tuple[int, ...]:
+    return LARGE if isinstance(model, VGG11s) else IMAGES
+
+
 def built(model: Model, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if isinstance(model, TOKENS):
             return model.build(SEQUENCES, CLASSES, VOCABULARY)
-        return model.build(IMAGES, CLASSES)
+        return model.build(shape(model), CLASSES)
 
 
 def inputs(model: Model, *lead: int) -> Tensor:
     g = torch.Generator().manual_seed(len(lead))
     if isinstance(model, TOKENS):
         return torch.randint(VOCABULARY, (*lead, *SEQUENCES), generator=g)
-    return torch.randn((*lead, *IMAGES), generator=g)
+    return torch.randn((*lead, *shape(model)), generator=g)
 
 
 def test_every_model_is_here() -> None:
@@ -125,9 +130,10 @@ def small_data(model: Model) -> ob.Dataset:
         x = rng.integers(VOCABULARY - 1, size=(300, *SEQUENCES))
         return ob.from_arrays(x[:200], x[:200, -1], x[200:], x[200:, -1], classes=CLASSES, vocabulary=VOCABULARY)
     y = rng.integers(3, size=300)
-    stripes = np.where(np.arange(8) % 2, 1.0, -1.0)
-    patterns = np.stack([np.zeros((8, 8)), np.tile(stripes, (8, 1)), np.tile(stripes[:, None], (1, 8))])
-    x = (patterns[y][:, None] + 0.5 * rng.standard_normal((300, *IMAGES))).astype(np.float32)
+    size = shape(model)[1]
+    stripes = np.where(np.arange(size) % 2, 1.0, -1.0)
+    patterns = np.stack([np.zeros((size, size)), np.tile(stripes, (size, 1)), np.tile(stripes[:, None], (1, size))])
+    x = (patterns[y][:, None] + 0.5 * rng.standard_normal((300, *shape(model)))).astype(np.float32)
     return ob.from_arrays(x[:200], y[:200], x[200:], y[200:], classes=CLASSES)
 
 

@@ -71,17 +71,25 @@ class FedLuckFixed(Algorithm):
 
     aggregator: Aggregator = field(default_factory=Mean)
     """Aggregator of the updates of a step."""
+    weighted: bool = False
+    """Whether clients are weighted by their number of examples."""
 
     schedulers: ClassVar[tuple[str, ...]] = ("periodic",)
     state_names: ClassVar[tuple[str, ...]] = ("aggregator",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weighted and not self.aggregator.supports_weights:
+            raise ConfigError("only the aggregator 'mean' supports weights: set weighted = false", key="weighted")
 
     def reset(self) -> None:
         """Start with an empty buffer."""
         self.aggregator.start(self.x, self.seed, self.updates)
 
     def accumulate(self, job: Job, update: Update) -> None:
-        """Add Δ_i to the buffer."""
-        self.aggregator.add(update.client, update.delta)
+        """Add Δ_i to the buffer, with weight n_i if `weighted`."""
+        n = float(update.examples) if self.weighted else 1.0
+        self.aggregator.add(update.client, update.delta, scale=n, weight=n)
 
     def pseudo_gradient(self) -> Tensor:
         """Return the mean of the updates of the period."""
@@ -92,8 +100,6 @@ class FedLuckFixed(Algorithm):
 class FedLuck(FedLuckFixed):
     """FedLuck: each device minimizes φ over its local steps k and compression rate δ."""
 
-    weighted: bool = False
-    """Whether clients are weighted by their number of examples."""
     min_steps: PositiveInt = 2
     """Smallest k of the grid."""
     max_steps: PositiveInt = 60
@@ -115,13 +121,6 @@ class FedLuck(FedLuckFixed):
             raise ConfigError(f"{self.min_steps} is above max_steps = {self.max_steps}", key="min_steps")
         if self.min_rate > self.max_rate:
             raise ConfigError(f"{self.min_rate} is above max_rate = {self.max_rate}", key="min_rate")
-        if self.weighted and not self.aggregator.supports_weights:
-            raise ConfigError("only the aggregator 'mean' supports weights: set weighted = false", key="weighted")
-
-    def accumulate(self, job: Job, update: Update) -> None:
-        """Add Δ_i to the buffer, with weight n_i if `weighted`."""
-        n = float(update.examples) if self.weighted else 1.0
-        self.aggregator.add(update.client, update.delta, scale=n, weight=n)
 
     def validate(self, experiment: Settings) -> None:
         """Check that the upload codec has an adjustable rate."""

@@ -90,12 +90,18 @@ class Synthetic(Source):
         return from_arrays(*draw(self.examples), *draw(self.test_examples), classes=self.classes)
 
 
+@dataclass(kw_only=True, frozen=True)
 class _Idx(Source):
     """Base class of the datasets in the four-file format of MNIST."""
+
+    standardize: bool = False
+    """Whether inputs are standardized; if not, they are in [0, 1]."""
 
     directory: ClassVar[str]
     address: ClassVar[str]
     checksums: ClassVar[dict[str, str]]
+    mean: ClassVar[float]
+    std: ClassVar[float]
 
     def load(self, folder: pathlib.Path) -> Dataset:
         """Read the dataset."""
@@ -106,15 +112,18 @@ class _Idx(Source):
             fetch(place, self.address, self.checksums)
             paths = [place / name for name in names]
         x, y, test_x, test_y = (read_idx(path) for path in paths)
-        return from_arrays(x[:, None].copy(), y.copy(), test_x[:, None].copy(), test_y.copy(), classes=10)
+        data = from_arrays(x[:, None].copy(), y.copy(), test_x[:, None].copy(), test_y.copy(), classes=10)
+        return replace(data, mean=(self.mean,), std=(self.std,)) if self.standardize else data
 
 
 @dataclass(kw_only=True, frozen=True)
 class MNIST(_Idx):
-    """MNIST: 70,000 handwritten digits, 28×28 grayscale; inputs in [0, 1], not standardized."""
+    """MNIST: 70,000 handwritten digits, 28×28 grayscale; inputs in [0, 1], or standardized."""
 
     directory: ClassVar[str] = "mnist"
     address: ClassVar[str] = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+    mean: ClassVar[float] = 0.1307
+    std: ClassVar[float] = 0.3081
     checksums: ClassVar[dict[str, str]] = {
         "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -125,10 +134,12 @@ class MNIST(_Idx):
 
 @dataclass(kw_only=True, frozen=True)
 class FashionMNIST(_Idx):
-    """Fashion-MNIST: 70,000 images of clothing, 28×28 grayscale; inputs in [0, 1], not standardized."""
+    """Fashion-MNIST: 70,000 images of clothing, 28×28 grayscale; inputs in [0, 1], or standardized."""
 
     directory: ClassVar[str] = "fashion-mnist"
     address: ClassVar[str] = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+    mean: ClassVar[float] = 0.2860
+    std: ClassVar[float] = 0.3530
     checksums: ClassVar[dict[str, str]] = {
         "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
