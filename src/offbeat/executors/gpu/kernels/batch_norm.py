@@ -252,7 +252,7 @@ class Plan:
         self.clients, self.channels = clients, x.shape[1]
         self.pixels = x[0, 0].numel()
         self.rows = len(x) // clients * self.pixels
-        self.bc = min(64, triton.next_power_of_2(self.channels))
+        self.bc = min(128, triton.next_power_of_2(self.channels))
         self.bm = 2048 // self.bc
         self.blocks = triton.cdiv(self.channels, self.bc)
         tiles = triton.cdiv(self.rows, self.bm)

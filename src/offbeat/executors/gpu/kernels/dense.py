@@ -44,8 +44,8 @@ def _products(
     origin, top, left = number * (H * W), (row * S - PH + down) // D, (column * S - PW + right) // D
     image = x + client * batch * H * W * C
     kernel = table + client * K * N
-    place = client * batch * OH * OW + (number * OH + row) * OW + column
-    kept, at = wanted[:, None] & (o[None, :] < N), place[:, None] * N + o[None, :]
+    to = client * batch * OH * OW + (number * OH + row) * OW + column
+    kept, at = wanted[:, None] & (o[None, :] < N), to[:, None] * N + o[None, :]
     total = tl.zeros((BM, BN), dtype=tl.float32)
     if RESIDUAL:
         total = tl.load(residual + at, mask=kept, other=0.0).to(tl.float32)
