@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from offbeat.client.rules import SGD, ClientRule
 from offbeat.executors import Sequential, probe
 from offbeat.executors.flops import forward_flops
-from offbeat.executors.gpu.program import SIZES, Compiled, Program, Programs, padded
+from offbeat.executors.gpu.program import SIZES, Compiled, Program, Programs, _advance, padded
 from offbeat.executors.stacked import Stack
 from offbeat.messages import Update
 from offbeat.models import MLP
@@ -35,6 +35,18 @@ def test_a_program_does_what_the_plain_executor_does(rule: ClientRule) -> None:
     plain = [u.delta for u in Sequential(w).train_all([(w, j) for j in jobs(w)]) if isinstance(u, Update)]
     torch.testing.assert_close(moved, torch.stack(plain), rtol=1e-9, atol=1e-11)
     assert torch.equal(w.context.layout.read(w.context.module), x), "the module itself stays as it is"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_a_step_is_compiled_as_a_whole(rule: ClientRule) -> None:
+    """In parts, the sizes of what the first part computes would be constants for the second."""
+    w = work(built(MLP(hidden=(5,))), rule)
+    x = torch.randn(6, w.context.layout.dim)
+    own = {name: torch.zeros_like(x) for name in ("c", "c_i", "g_i")}
+    state = {name: value.clone() for name, value in rule.begin(x, own, own).items()}
+    given = (x.clone(), torch.randn_like(x), x, x.new_full((6, 1), 0.1), torch.ones(6, 1, dtype=torch.bool))
+    found = torch._dynamo.explain(_advance(rule.without_rate(), tuple(state)))(*given, list(state.values()))
+    assert (found.graph_count, found.graph_break_count) == (1, 0)
 
 
 def test_padded_sizes() -> None:

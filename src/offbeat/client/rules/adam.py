@@ -45,16 +45,17 @@ class Adam(LocalOptimizer):
         zeros = x.new_zeros(1).expand_as(x)  # takes no memory, and no step writes to it
         return {"m": zeros, "v": zeros, "t": steps}
 
-    def corrections(self, lr: Number, t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return η_l/(1 − β₁^t) and √(1 − β₂^t), computed in double precision, since 1 − β₂^t is small at first."""
-        return (lr / (1 - self.beta1**t)).to(dtype), (1 - self.beta2**t).sqrt().to(dtype)
+    def corrections(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return 1 − β₁^t and √(1 − β₂^t), in double precision, since 1 − β₂^t is small at first."""
+        return 1 - self.beta1**t, (1 - self.beta2**t).sqrt()
 
     def update(self, y: Tensor, g: Tensor, lr: Number, state: State) -> tuple[Tensor, State]:
         """Return the next y, m, v and t."""
         m = state["m"].mul(self.beta1).add_(g, alpha=1 - self.beta1)
         v = state["v"].mul(self.beta2).addcmul_(g, g, value=1 - self.beta2)
         t = state["t"] + 1
-        rate, root = self.corrections(lr, t, y.dtype)
+        first, second = self.corrections(t)
+        rate, root = (lr / first).to(y.dtype), second.to(y.dtype)
         if self.decoupled and self.weight_decay:
             y = y * (1 - lr * self.weight_decay)
         direction = m / v.sqrt().div_(root).add_(self.epsilon)

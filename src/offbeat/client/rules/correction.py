@@ -41,6 +41,8 @@ class Correction(ClientRule):
                     key=f"optimizer.{entry.name}",
                 )
 
+        _ = self._descent  # known before a step is compiled: a property that is computed there would end its graph
+
     @functools.cached_property
     def _descent(self) -> LocalOptimizer:
         """The optimizer with this rule's weight decay."""

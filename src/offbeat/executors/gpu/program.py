@@ -94,7 +94,7 @@ class Program:
         self.batches = torch.zeros((steps, rows, width, *batches.shape[3:]), dtype=torch.int64, device=x.device)
         self.weights = x.new_zeros((steps, rows, width))
         self.t = torch.zeros(1, dtype=torch.int64, device=x.device)
-        self._in_place = in_place(self.rule, layout, x)
+        self._in_place = in_place(self.rule, layout, x, steps)
         self.apart = self._in_place is not None  # parameter by parameter
         named = _by_parameter(loss, layout.names) if self.apart else _by_vector(loss, layout)
         advance = _advance(self.rule, tuple(state))
@@ -212,7 +212,7 @@ class Program:
         lr = self.lr[:size]
         state = {name: value[:size] for name, value in self.state.items()}
         if self._in_place is not None:
-            self._in_place(leaves, gradients, lr, on, state)
+            self._in_place(leaves, gradients, lr, on, self.steps[:size], state)
         else:
             self._advance(y, *gradients, self.x[:size], lr, on, list(state.values()))
         self.t.add_(1)

@@ -31,15 +31,19 @@ def _descend(y, g, lr, on, width, y_stride, g_stride, decay, BLOCK: tl.constexpr
 
 @triton.jit
 def _adam(
-    y, g, m, v, lr, rate, root, on, t, width, y_stride, g_stride, m_stride, decay, beta1, beta2, epsilon,
+    y, g, m, v, lr, corrections, on, t, steps, width, y_stride, g_stride, m_stride, t_stride,
+    decay, beta1, beta2, epsilon,
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Take a step of Adam, or of AdamW if DECOUPLED is set, in rows that are on: see `client/rules/adam.py`.
 
-    The moments of a row's first step are not read: they are zero, whatever is there.
+    The moments are not read in a row's first step, in which they are zero, and not written in its last one.
     """
     row = tl.program_id(1).to(tl.int64)
     if tl.load(on + row):
+        done = tl.load(t + row * t_stride).to(tl.int32)
+        rate = (tl.load(lr + row).to(tl.float64) / tl.load(corrections + done * 2)).to(tl.float32)
+        root = tl.load(corrections + done * 2 + 1).to(tl.float32)
         place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = place < width
         old = tl.load(y + row * y_stride + place, mask=inside, other=0.0)
@@ -48,12 +52,13 @@ def _adam(
             old *= 1.0 - tl.load(lr + row) * decay
         else:
             slope += decay * old
-        known = place < tl.where(tl.load(t + row) > 1, width, 0)
+        known = place < tl.where(done > 0, width, 0)
         first = beta1 * tl.load(m + row * m_stride + place, mask=known, other=0.0) + (1.0 - beta1) * slope
         second = beta2 * tl.load(v + row * m_stride + place, mask=known, other=0.0) + (1.0 - beta2) * slope * slope
-        down = tl.load(rate + row) * first / (tl.sqrt(second) / tl.load(root + row) + epsilon)
-        tl.store(m + row * m_stride + place, first, mask=inside)
-        tl.store(v + row * m_stride + place, second, mask=inside)
+        down = rate * first / (tl.sqrt(second) / root + epsilon)
+        needed = place < tl.where(done + 1 < tl.load(steps + row), width, 0)
+        tl.store(m + row * m_stride + place, first, mask=needed)
+        tl.store(v + row * m_stride + place, second, mask=needed)
         tl.store(y + row * y_stride + place, old - down, mask=inside)
 
 
@@ -75,7 +80,7 @@ def descend(y: Tensor, g: Tensor, lr: Tensor, on: Tensor, decay: float) -> None:
 
 
 def adam(
-    y: Tensor, g: Tensor, m: Tensor, v: Tensor, lr: Tensor, rate: Tensor, root: Tensor, on: Tensor, t: Tensor,
+    y: Tensor, g: Tensor, m: Tensor, v: Tensor, lr: Tensor, corrections: Tensor, on: Tensor, t: Tensor, steps: Tensor,
     *, decay: float, decoupled: bool, betas: tuple[float, float], epsilon: float,
 ) -> None:  # fmt: skip
     """Take a step of Adam or AdamW in place.
@@ -86,10 +91,10 @@ def adam(
         m: First moments, with contiguous rows.
         v: Second moments, with the strides of m.
         lr: Learning rates (rows, 1).
-        rate: η_l/(1 − β₁^t) (rows, 1).
-        root: √(1 − β₂^t) (rows, 1).
+        corrections: 1 − β₁^t and √(1 − β₂^t) for t = 1, 2, … (most steps, 2), in double precision.
         on: Rows to change (rows, 1).
-        t: Number of each row's step (rows, 1), starting at 1.
+        t: Steps that each row has done (rows, 1).
+        steps: Steps that each row is to do (rows, 1).
         decay: Weight decay.
         decoupled: Whether the decay is AdamW's.
         betas: β₁ and β₂.
@@ -100,8 +105,8 @@ def adam(
         return
     g = g if g[0].is_contiguous() else g.contiguous()
     block, grid, warps = _blocks(len(g), width)
-    _adam[grid](y, g, m, v, lr, rate, root, on, t, width, y.stride(0), g.stride(0), m.stride(0), decay, *betas, epsilon,
-                decoupled, block, num_warps=warps)  # fmt: skip
+    _adam[grid](y, g, m, v, lr, corrections, on, t, steps, width, y.stride(0), g.stride(0), m.stride(0), t.stride(0),
+                decay, *betas, epsilon, decoupled, block, num_warps=warps)  # fmt: skip
 
 
 def _blocks(rows: int, width: int) -> tuple[int, tuple[int, int], int]:

@@ -33,5 +33,6 @@ def _total(x, out, parts, numbers, BP: tl.constexpr, BN: tl.constexpr):
 def total(x: Tensor) -> Tensor:
     """Return the sum of contiguous numbers (parts, …) over parts, for which torch takes several times as long."""
     out = torch.empty(x.shape[1:], dtype=x.dtype, device=x.device)
-    _total[(triton.cdiv(out.numel(), 32),)](x, out, len(x), out.numel(), 64, 32, num_warps=4)
+    parts, wide = (64, 32) if out.numel() < 1 << 16 else (4, 1024)
+    _total[(triton.cdiv(out.numel(), wide),)](x, out, len(x), out.numel(), parts, wide, num_warps=4)
     return out
