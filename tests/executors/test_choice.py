@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from tests.support.executors import RULES, built, work
 from torch import Tensor, nn
 
 import offbeat as ob
 from offbeat.client.context import TrainingContext
 from offbeat.client.runtime import ClientRuntime
 from offbeat.data import PartitionedDataset, Synthetic
-from offbeat.executors import choose
+from offbeat.executors import Sequential, choice, choose
+from offbeat.executors.base import Task, TrainingOutcome
 from offbeat.models import LR
 
 CPU = torch.device("cpu")
@@ -75,17 +79,17 @@ def test_a_model_that_mixes_its_batch_is_not_stacked() -> None:
     """Padding has weight zero in the loss, but it would count in the batch's statistics."""
     dataset = Synthetic(examples=300, test_examples=60, features=12, classes=3).load(pathlib.Path())
     for module in (Mixing(), nn.Sequential(nn.BatchNorm1d(12, track_running_stats=False), nn.Linear(12, 3))):
-        work = ClientRuntime(
+        w = ClientRuntime(
             TrainingContext(module, PartitionedDataset.of(dataset, [range(10), range(10, 23)]), ob.SGD(), CPU)
         )
-        assert choose("auto", work, 4, 10_000)[0] in ("sequential", "processes")
+        assert choose("auto", w, 4, 10_000)[0] in ("sequential", "processes")
         with pytest.raises(ob.ConfigError, match="mixes the examples of a batch"):
-            choose("vectorized", work, 4, 10_000)
+            choose("vectorized", w, 4, 10_000)
     dropout = nn.Sequential(nn.Linear(12, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-    work = ClientRuntime(
+    w = ClientRuntime(
         TrainingContext(dropout, PartitionedDataset.of(dataset, [range(10), range(10, 23)]), ob.SGD(), CPU)
     )
-    assert choose("vectorized", work, 4, 10_000)[0] == "vectorized", "dropout does not mix"
+    assert choose("vectorized", w, 4, 10_000)[0] == "vectorized", "dropout does not mix"
 
 
 class Counting(nn.Module):
@@ -126,6 +130,19 @@ def test_models_that_can_be_stacked(model: nn.Module) -> None:
     module = nn.Sequential(model, nn.Linear(3 if isinstance(model, Scaled) else 12, 3))
     one, stacked = (ob.run(**settings(model=module, executor=name)) for name in ("sequential", "vectorized"))
     torch.testing.assert_close(stacked.x, one.x, rtol=1e-4, atol=1e-5)
+
+
+def test_a_trial_ends_when_it_is_clear_that_the_run_is_short() -> None:
+    calls: list[Sequence[Task]] = []
+
+    class Counted(Sequential):
+        def train_all(self, tasks: Sequence[Task]) -> list[TrainingOutcome]:
+            calls.append(tasks)
+            return super().train_all(tasks)
+
+    w = work(built(LR()), RULES[0])
+    assert choice.client_steps_per_second(Counted(w), choice.trial(w, 6, 1), seconds=math.inf, enough=0.0) > 0
+    assert len(calls) == 2, "one call that sets everything up, and one that is measured"
 
 
 def test_constant_buffers_and_scalars_are_fine() -> None:

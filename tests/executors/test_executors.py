@@ -289,7 +289,7 @@ def test_auto_takes_the_fastest_and_remembers(monkeypatch: pytest.MonkeyPatch) -
     watched: list[str] = []
     speed = {"Sequential": 100.0, "Vectorized": 95.0, "Processes": 104.0}
 
-    def stopwatch(executor: Executor, tasks: Sequence[Task]) -> float:
+    def stopwatch(executor: Executor, tasks: Sequence[Task], enough: float) -> float:
         watched.append(type(executor).__name__)
         assert len(tasks) == 6
         if speed[watched[-1]] < 0:

@@ -307,7 +307,7 @@ def test_stacks_stay_the_same_in_another_cluster() -> None:
 
 
 def test_auto_leaves_ray_alone_and_gossip_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "client_steps_per_second", lambda executor, tasks: 1.0)
+    monkeypatch.setattr(choice, "client_steps_per_second", lambda executor, tasks, enough: 1.0)
     monkeypatch.setattr(choice, "_CHOSEN", {})
     assert "ray" not in choice.choose("auto", work(RULES[0]), 4, 10_000)[1]
     with pytest.raises(

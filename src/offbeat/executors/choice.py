@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -39,8 +40,8 @@ TRIAL_STEPS = 10  # per client; few, so that the fixed costs of a job weigh as m
 TRIAL_SECONDS = 0.5  # per candidate, after its setup
 MIN_SPEEDUP = 1.1  # a candidate replaces an earlier one only if it is this much faster
 SLOW_RATE = 1000.0  # client steps per second below which the messages of worker processes pay off
-# Seconds: if the first candidate needs less for the whole run, no other is tried. A trial takes about a second, or some
-# seconds where steps must be captured, and another executor rounds differently.
+# Seconds: if the first candidate needs less for the whole run, its trial ends and no other is tried. A trial takes
+# about a second, or some seconds where steps must be captured, and another executor rounds differently.
 SHORT_RUN = {"cpu": 10.0, "cuda": 40.0}
 
 _LOG = logging.getLogger("offbeat")
@@ -109,6 +110,7 @@ def _fastest(runtime: ClientRuntime, together: int, rounds: int) -> tuple[str, d
         candidates.append("processes")
     tasks = trial(runtime, together, TRIAL_STEPS)
     steps = rounds * sum(runtime.context.steps(job.client) for _, job in tasks)
+    short = steps / SHORT_RUN[runtime.context.device.type]  # client steps per second that make the run short
     rates: dict[str, float] = {}
     best = candidates[0]
     for name in candidates if len(candidates) > 1 else ():
@@ -116,13 +118,13 @@ def _fastest(runtime: ClientRuntime, together: int, rounds: int) -> tuple[str, d
             continue
         with contextlib.closing(_candidate(name, runtime)) as executor:
             try:
-                rates[name] = client_steps_per_second(executor, tasks)
+                rates[name] = client_steps_per_second(executor, tasks, enough=math.inf if rates else short)
             except ConfigError:
                 if name != "processes":
                     raise
                 continue  # autograd does not work in child processes of this program
         best = name if rates[name] > MIN_SPEEDUP * rates[best] else best
-        if steps < SHORT_RUN[runtime.context.device.type] * rates[best]:
+        if rates[best] > short:
             break
     listed = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
     _LOG.info("executor %s%s", best, f" (client steps per second in a trial: {listed})" if rates else "")
@@ -135,13 +137,16 @@ def _candidate(name: str, runtime: ClientRuntime) -> Executor:
     return executor
 
 
-def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: float = TRIAL_SECONDS) -> float:
+def client_steps_per_second(
+    executor: Executor, tasks: Sequence[Task], seconds: float = TRIAL_SECONDS, enough: float = math.inf
+) -> float:
     """Return the speed of an executor; the clients' state and the module are left unchanged.
 
     Args:
         executor: The executor.
         tasks: Tasks to train, again and again.
         seconds: Least duration of the measurement, after a first call that sets everything up.
+        enough: Client steps per second above which the exact speed does not matter; the measurement then ends early.
     """
     runtime = tasks[0][0]
     rows = {name: dict(values) for name, values in runtime.state.rows.items()}
@@ -152,12 +157,12 @@ def client_steps_per_second(executor: Executor, tasks: Sequence[Task], seconds: 
     with threads(runtime.context), arithmetic(runtime.context):
         executor.train_all(tasks)
         _synchronize(runtime.context)
-        started = time.perf_counter()
-        while not done or time.perf_counter() - started < seconds:
+        started, elapsed = time.perf_counter(), 0.0
+        while not done or (elapsed < seconds and done <= enough * elapsed):
             executor.train_all(tasks)
             _synchronize(runtime.context)
             done += sum(job.steps for _, job in tasks)
-        elapsed = time.perf_counter() - started
+            elapsed = time.perf_counter() - started
     runtime.state.rows = rows
     context.layout.write(context.module, x)
     context.buffers.write(context.module, b)
