@@ -41,6 +41,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECONDS = 600  # for a page, at most: ends what would hang, however busy the machine is
 SHOWN = ("text", "diff", "nginx")
+IMPORTED = (  # once for all pages: these take half a second, or more, and several pages need them
+    "offbeat.cli", "offbeat.runs.sweep", "matplotlib.pyplot", "pydantic", "rich.progress", "rich.table",
+    "sklearn.datasets", "torch._dynamo",
+)  # fmt: skip
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 SHELL = re.compile(r"[|;<>&$]|^(?:if|for) ", flags=re.M)
 
@@ -220,9 +224,8 @@ RUN = {"python": _python, "pycon": _pycon, "toml": _toml, "bash": _bash, "consol
 
 def serve() -> None:
     """Run every line [page or program, folder, log] of the input in a child and print its exit status."""
-    import offbeat.cli
-    import offbeat.runs.sweep  # noqa: F401 — torch and nearly everything else
-
+    for module in IMPORTED:
+        importlib.import_module(module)
     for line in sys.stdin:
         page, folder, log = map(pathlib.Path, json.loads(line))
         child = os.fork()
