@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ if not torch.cuda.is_available():
 
 pytest.register_assert_rewrite("tests.support")
 
+from tests.support import pages  # noqa: E402
 from tests.support.skips import counted, unexpected  # noqa: E402
 
 LONGEST = ("test_deployments.py", "test_docs.py")  # start first, or one worker is still busy when the other is done
@@ -41,12 +43,20 @@ SLOW = (
     "tests/server/test_extensions.py",
     "tests/test_bench_shapes.py",
     "tests/test_docs.py",
+    "tests/test_examples.py",
     "tests/test_peers.py",
     "tests/test_reproductions_short.py",
     "tests/test_site.py",
     "tests/test_skips.py",
 )
 """Modules and folders that `make check` leaves out. Single tests carry `@pytest.mark.slow` themselves."""
+
+
+@pytest.fixture(scope="session")
+def runner() -> Iterator[pages.Runner]:
+    """Provide a process that has imported torch and runs pages and programs in its children."""
+    with pages.runner() as run:
+        yield run
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

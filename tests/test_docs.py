@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
-import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 import types
-from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
-from tests.support.pages import PAGES, ROOT, RUN, SHOWN, Block, as_shown, blocks, commands
+from tests.support.pages import PAGES, ROOT, RUN, SHOWN, Block, Runner, blocks
 
 from offbeat.cli import main
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 README, *DOCS = PAGES
-Runner = Callable[[pathlib.Path, pathlib.Path, pathlib.Path], int]  # (page, folder, log) -> exit status
 NEEDS = {  # modules of optional dependencies
     "deploy.md": ("flwr",),
     "devices.md": ("flwr",),
@@ -42,26 +37,6 @@ def readme(language: str) -> list[str]:
     return [block.text for block in blocks(README) if block.language == language]
 
 
-@pytest.fixture(scope="session")
-def runner() -> Iterator[Runner]:
-    """Run pages and programs, each in its own process, without a network and with warnings as errors."""
-    no_network = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.pages"], cwd=ROOT, env=os.environ | no_network,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as server:  # fmt: skip
-        assert server.stdin is not None
-        assert server.stdout is not None
-        requests, replies = server.stdin, server.stdout
-
-        def run(*paths: pathlib.Path) -> int:
-            requests.write(json.dumps([str(path) for path in paths]) + "\n")
-            requests.flush()
-            return int(replies.readline())
-
-        yield run
-
-
 @pytest.mark.parametrize("page", [page for page in DOCS if any(blocks(page))], ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run(page: pathlib.Path, tmp_path: pathlib.Path, runner: Runner) -> None:
     for module in NEEDS.get(page.name, ()):
@@ -70,35 +45,6 @@ def test_the_blocks_of_a_page_run(page: pathlib.Path, tmp_path: pathlib.Path, ru
     folder, log = tmp_path / "here", tmp_path / "log"
     folder.mkdir()
     assert runner(page, folder, log) == 0, log.read_text(encoding="utf-8")
-
-
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-CONSOLES = [block for block in BLOCKS if "run by" in block.marks]
-PRINTS = {command: (block, expected) for block in CONSOLES for command, expected in commands(block)}
-ENDS = {  # patterns that the output must match for the text to be true
-    "stragglers": r"FedAvg, cohorts of 20 .* never .*CA²FL, every 10th arrival +9\d\.\d% +\d+ \(2/2\)",
-    "custom_algorithm": r"FedBuff +accuracy +[1-7]\d\.\d%.*MedianBuff +accuracy +9\d\.\d%",
-    "custom_loop": r"SGD +accuracy +7\d\.\d%.*not-true distillation +accuracy +8\d\.\d%",
-    "gpt_shakespeare": r"version +0 +perplexity +[78]\d\.\d\d .*version +80 +perplexity +(?:1[0-3]|[1-3])\.\d\d ",
-    "hugging_face_lora": r"all weights .*→ +[89]\d\.\d%.*LoRA, rank 4 .*→ +[89]\d\.\d%",
-    "regression": r"FedBuff +4[3-7]\.\d .*CA²FL +4[3-7]\.\d ",
-    "multilabel": r" 0 +[1-5]\d\.\d% .*300 +[89]\d\.\d% ",
-    "early_stopping": r"target .*9\d\.\d%  the target was .*patience .* 9[2-5]\.\d%  accuracy did .*a callback asked",
-    "personal_head": r"everything shared +[67]\d\.\d .*FedPer +9\d\.\d .*FedRep +9\d\.\d .*fine-tuned +9\d\.\d ",
-    "unavailable": r"FedAvg +0 +0 .*MIFA +9\d +9\d .*MIFA, 4 bit +9\d +9\d ",
-}
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_prints_what_the_page_shows(path: pathlib.Path, tmp_path: pathlib.Path, runner: Runner) -> None:
-    folder, log = tmp_path / "here", tmp_path / "log"
-    folder.mkdir()
-    code, output = runner(path, folder, log), log.read_text(encoding="utf-8")
-    assert code == 0, output
-    block, expected = PRINTS[f"python examples/{path.name}"]
-    assert as_shown(block, expected, output), output
-    assert re.search(ENDS[path.stem], output, flags=re.S), output
-    assert not list(folder.iterdir()), "the example left files behind"
 
 
 def test_every_block_runs_or_states_why_not() -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import random
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from tests.support.experiments import interrupted_at, small
+from tests.support.pages import Runner
 
 import offbeat as ob
 from offbeat.cli import main
@@ -45,8 +43,8 @@ partition = {{ name = "dirichlet", alpha = 0.3 }}
 [evaluation]
 every = 5
 """
-# The real program, but with checkpoints so frequent that a kill falls between, into and after them. It kills itself a
-# few milliseconds after a given turn, so that the kill falls into the run however fast or busy the machine is.
+# The command line, but with checkpoints so frequent that a kill falls between, into and after them. It kills itself a
+# few milliseconds after a given turn (0: never), so that the kill falls into the run however busy the machine is.
 PROGRAM = """
 import os, random, signal, sys, threading
 import offbeat.cli
@@ -67,12 +65,6 @@ offbeat.cli.main()
 """
 
 
-def offbeat(kill_at: int, seed: int, *arguments: str) -> int:
-    """Run a command that kills itself after the given turn (0: never) and return its exit status."""
-    command = [sys.executable, "-c", PROGRAM, str(kill_at), str(seed), *arguments, "--quiet"]
-    return subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=600, check=False).returncode
-
-
 def results(folder: pathlib.Path) -> tuple[bytes, list[dict[str, Any]], bytes]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     metrics = [{k: v for k, v in line.items() if not k.startswith("wall_")} for line in lines]
@@ -80,8 +72,15 @@ def results(folder: pathlib.Path) -> tuple[bytes, list[dict[str, Any]], bytes]:
 
 
 @pytest.mark.parametrize(("algorithm", "seed"), [("mf-ca2fl", 0), ("fedavg", 2)])
-def test_a_killed_run_resumes_to_the_same_bytes(algorithm: str, seed: int, tmp_path: pathlib.Path) -> None:
-    toml = tmp_path / "run.toml"
+def test_a_killed_run_resumes_to_the_same_bytes(
+    algorithm: str, seed: int, tmp_path: pathlib.Path, runner: Runner
+) -> None:
+    toml, program = tmp_path / "run.toml", tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    def offbeat(kill_at: int, seed: int, *arguments: str) -> int:
+        return runner(program, tmp_path, tmp_path / "log", str(kill_at), str(seed), *arguments, "--quiet")
+
     toml.write_text(CONFIG.format(algorithm=algorithm))
     whole = CliRunner().invoke(main, ["run", str(toml), "--out", str(tmp_path / "whole"), "--quiet"])
     assert whole.exit_code == 0, whole.output
@@ -91,7 +90,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(algorithm: str, seed: int, tmp_p
         assert offbeat(moments.randint(20, 150), moments.getrandbits(32), *command) == -signal.SIGKILL
         assert not (tmp_path / "killed/summary.json").exists()
         command = ["resume", str(tmp_path / "killed")]
-    assert offbeat(0, 0, *command) == 0
+    assert offbeat(0, 0, *command) == 0, (tmp_path / "log").read_text()
     assert results(tmp_path / "killed") == results(tmp_path / "whole")
 
 

@@ -2,8 +2,8 @@
 
 Command line: `python -m tests.support.pages PAGE.md FOLDER`.
 
-Without arguments it takes pages, or programs, and folders from its input, and runs each in a child that need not import
-torch again.
+Without arguments it takes pages, or programs with arguments, and folders from its input, and runs each in a child that
+need not import torch again (`runner`).
 
 python    is run; with title="FILE" it is written there and imported
 pycon     is run as a doctest
@@ -36,14 +36,15 @@ import types
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECONDS = 600  # for a page, at most: ends what would hang, however busy the machine is
 SHOWN = ("text", "diff", "nginx")
-IMPORTED = (  # once for all pages: these take half a second, or more, and several pages need them
+IMPORTED = (  # once for all pages: these take up to a second, and several pages need them
     "offbeat.cli", "offbeat.runs.sweep", "matplotlib.pyplot", "pydantic", "rich.progress", "rich.table",
-    "sklearn.datasets", "torch._dynamo",
+    "torch._dynamo",
 )  # fmt: skip
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 SHELL = re.compile(r"[|;<>&$]|^(?:if|for) ", flags=re.M)
@@ -87,8 +88,8 @@ def blocks(page: pathlib.Path) -> Iterator[Block]:
             marks = {}
 
 
-def run(page: pathlib.Path) -> None:
-    """Run a page in the current folder; the first failing block raises an error."""
+def run(page: pathlib.Path) -> int:
+    """Run a page in the current folder and return 0; the first failing block raises an error."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main  # where dataclasses look for what an annotation names
     sys.path.insert(0, str(pathlib.Path.cwd()))
@@ -96,6 +97,7 @@ def run(page: pathlib.Path) -> None:
         if block.language in RUN and not block.skipped and "run by" not in block.marks:
             with _without(block.marks.get("without")):
                 RUN[block.language](block, vars(main))
+    return 0
 
 
 def _python(block: Block, names: dict[str, object]) -> None:
@@ -222,12 +224,46 @@ def _without(module: str | None) -> Iterator[None]:
 RUN = {"python": _python, "pycon": _pycon, "toml": _toml, "bash": _bash, "console": _console}
 
 
+class Runner(Protocol):
+    """Runs a page or a program in a folder, with its output in a log, and returns its exit status."""
+
+    def __call__(self, page: pathlib.Path, folder: pathlib.Path, log: pathlib.Path, *arguments: str) -> int: ...
+
+
+@contextlib.contextmanager
+def runner() -> Iterator[Runner]:
+    """Run pages and programs, each in its own process, without a network and with warnings as errors."""
+    no_network = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.pages"], cwd=ROOT, env=os.environ | no_network,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as server:  # fmt: skip
+        assert server.stdin is not None
+        assert server.stdout is not None
+        requests, replies = server.stdin, server.stdout
+
+        def run(page: pathlib.Path, folder: pathlib.Path, log: pathlib.Path, *arguments: str) -> int:
+            requests.write(json.dumps([str(page), str(folder), str(log), *arguments]) + "\n")
+            requests.flush()
+            return int(replies.readline())
+
+        yield run
+
+
+def _program(path: str) -> int:
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
 def serve() -> None:
-    """Run every line [page or program, folder, log] of the input in a child and print its exit status."""
+    """Run every line [page or program, folder, log, *arguments] of the input in a child and print its exit status."""
     for module in IMPORTED:
         importlib.import_module(module)
     for line in sys.stdin:
-        page, folder, log = map(pathlib.Path, json.loads(line))
+        page, folder, log, *arguments = json.loads(line)
         child = os.fork()
         if child == 0:
             output = os.open(log, os.O_WRONLY | os.O_CREAT)
@@ -237,8 +273,8 @@ def serve() -> None:
             try:
                 signal.alarm(SECONDS)
                 os.chdir(folder)
-                run(page) if page.suffix == ".md" else runpy.run_path(str(page), run_name="__main__")
-                code = 0
+                sys.argv = [page, *arguments]
+                code = _program(page) if page.endswith(".py") else run(pathlib.Path(page))
             except BaseException:
                 traceback.print_exc()
             finally:
