@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import json
 import re
@@ -197,7 +198,8 @@ def _description(kind: type) -> str:
     return "\n\n".join(_line(paragraph) for paragraph in paragraphs if not SECTION.match(paragraph))
 
 
-def _docs(kind: type) -> dict[str, str]:
+@functools.cache
+def _docs(kind: type) -> Mapping[str, str]:
     """Return the documentation below each field, in the class or in a base class."""
     docs: dict[str, str] = {}
     for each in reversed(kind.__mro__):
