@@ -249,11 +249,11 @@ class Noisy:
 
 @pytest.mark.usefixtures("free_cores")
 def test_examples_that_are_read_when_they_are_needed() -> None:
-    """A worker reads them itself, and what is random is the same in any process."""
+    """A worker reads them itself, and what is random is the same in any process. One worker starts sooner than two."""
     results = [
         ob.run(
             data=ob.from_datasets(Noisy(), Noisy(), lazy=True), clients=5, model=lambda: nn.Linear(3, 1), rounds=3,
-            task="regression", algorithm=ob.FedBuff(), scheduler=ob.Buffered(concurrency=3, buffer=2),
+            task="regression", algorithm=ob.FedBuff(), scheduler=ob.Buffered(concurrency=1, buffer=1),
             client=ob.SGD(lr=0.1, batch_size=4), executor=executor,
         )
         for executor in ("sequential", "ray")
