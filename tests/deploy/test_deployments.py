@@ -136,7 +136,7 @@ def _end(commands: Commands) -> None:
         if process.poll() is None:
             process.terminate()
     for process in commands.started:
-        process.wait(60)
+        process.wait(TIMEOUT)
     left = commands.processes()
     for pid in left:
         os.kill(pid, signal.SIGKILL)
@@ -260,7 +260,7 @@ def durable(commands: Commands) -> None:
     count = arrivals(run, client)
     until(lambda: arrivals(run, client) > count, "an update of the restarted node", serving)
     serving.send_signal(signal.SIGTERM)
-    assert serving.wait(60) == 130
+    assert serving.wait(TIMEOUT) == 130
     assert max(line["accuracy"] for line in metrics(run)) > 0.85
     replay(run)
 
@@ -276,7 +276,7 @@ def local(commands: Commands) -> None:
     until(lambda: version(tmp_path / "run") >= 1, "a version", first)
     until(lambda: "the client app raised an exception" in commands.output("first"), "the error of the client", first)
     first.send_signal(signal.SIGINT)
-    assert first.wait(60) == 130
+    assert first.wait(TIMEOUT) == 130
     output = commands.output("first")
     assert "the first attempt fails" in output
     assert "resume with: offbeat deploy local digits.toml" in output

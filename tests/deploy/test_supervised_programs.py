@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.processes import gone, running
+from tests.support.processes import gone, running, wait_until
 
 from offbeat.deploy import processes
 from offbeat.deploy.processes import Program, Programs, free_ports, wait_for_port
@@ -31,10 +31,7 @@ def python(tmp_path: pathlib.Path, code: str, **options: Any) -> Program:
 
 
 def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert wait_until(condition)
 
 
 def test_a_program_ends_with_its_children(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import time
 from typing import Any, ClassVar, cast
 
 import pytest
+from tests.support import wait_until
 
 from offbeat.deploy import run_monitor
 from offbeat.deploy.flower_cli import Link
@@ -136,9 +137,7 @@ def monitor(tmp_path: pathlib.Path, reports: list[str], **options: Any) -> RunMo
 
 
 def finish(task: RunMonitor) -> None:
-    deadline = time.monotonic() + 30
-    while not task.poll():
-        assert time.monotonic() < deadline
+    assert wait_until(task.poll)
 
 
 def test_a_failed_server_app_is_submitted_again(script: list[Any], tmp_path: pathlib.Path) -> None:
