@@ -10,7 +10,8 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint requi
 REQUIREMENTS := pyproject.toml requirements/constraints.txt
 RUN_STAMP := $(VENV)/.run-installed
 TEST_STAMP := $(VENV)/.test-installed
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+# Containers often set PYTHONDONTWRITEBYTECODE: all workers, and the many programs that tests start, would compile again.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run check test lint docs clean
 
