@@ -51,6 +51,15 @@ def test_a_run_is_stored_with_its_figures(tiny: pathlib.Path) -> None:
     assert results.Results.of([stored]).values("CA²FL x", "target_rounds@0.05") == {0: first["version"]}
 
 
+def test_the_training_loss_is_stored_if_it_was_computed(tiny: pathlib.Path) -> None:
+    evaluation = {"every": 1, "gradient_clients": 2}
+    with_it = run(tiny / "a", [0], ["FedBuff x"], evaluation=evaluation)
+    found = collect("tiny", [with_it, run(tiny / "b", [0], ["CA²FL x"])])
+    (path,) = with_it.rglob("summary.json")
+    assert found.values("FedBuff x", "train_loss") == {0: json.loads(path.read_text())["train_loss"]}
+    assert found.values("CA²FL x", "train_loss") == {}
+
+
 def test_parts_in_several_folders_are_one_table(tiny: pathlib.Path) -> None:
     one, other = run(tiny / "a", [1], ["FedBuff x"]), run(tiny / "b", [0], ["CA²FL y", "FedBuff x"])
     found = collect("tiny", [one, other])

@@ -24,8 +24,8 @@ from offbeat.runs.folder import (
     read_sweep,
 )
 
-FIGURES = ("accuracy", "accuracy_last10", "best_accuracy", "loss", "virtual_seconds", "bytes_up", "bytes_down",
-           "staleness_mean", "staleness_max", "rounds", "parameters", "wall_seconds")  # fmt: skip
+FIGURES = ("accuracy", "accuracy_last10", "best_accuracy", "loss", "train_loss", "virtual_seconds", "bytes_up",
+           "bytes_down", "staleness_mean", "staleness_max", "rounds", "parameters", "wall_seconds")  # fmt: skip
 REACHED = {"target_seconds": "virtual_seconds", "target_bytes_up": "bytes_up", "target_rounds": "version"}
 CURVE = 60  # points of a curve that are kept
 DIVERGED = ("diverged", "test loss is")  # in the error of a run: found by a client, or by an evaluation

@@ -19,7 +19,8 @@ ACCURACIES = {"accuracy": "final", "accuracy_last10": "last 10", "best_accuracy"
 """The accuracies of a run: of the last evaluation, the mean of the last ten, and the best of all."""
 HEADINGS = {"target_rounds": "rounds", "target_seconds": "time (s)", "target_bytes_up": "MB up",
             "staleness_max": "maximum delay", "staleness_mean": "mean delay", "accuracy": "accuracy (%)",
-            "accuracy_last10": "accuracy, last 10 (%)", "best_accuracy": "best accuracy (%)"}  # fmt: skip
+            "accuracy_last10": "accuracy, last 10 (%)", "best_accuracy": "best accuracy (%)",
+            "train_loss": "training loss"}  # fmt: skip
 SCALES = {"target_bytes_up": 1e-6} | dict.fromkeys(ACCURACIES, 100.0)
 
 
