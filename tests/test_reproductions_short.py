@@ -61,7 +61,10 @@ def test_asynchrony_needs_less_time(tmp_path: pathlib.Path) -> None:
 
 @needs_mnist
 def test_a_cache_corrects_unavailability(tmp_path: pathlib.Path) -> None:
-    labels = [f"{rule} α=0.01" for rule in ("MIFA", "Biased FedAvg", "FedAvg (S = 100)")]
-    found = short("mifa-mnist", labels, tmp_path, rounds=12, virtual_seconds=12.0)
+    """With three local steps and a larger rate than in the file, so that fifty rounds are enough."""
+    labels = [f"{rule} p_min=0.1" for rule in ("MIFA", "Biased FedAvg", "FedAvg (S = 100)")]
+    client = files.table("mifa-mnist")["client"] | {"steps": 3, "lr": 0.1}
+    del client["epochs"]
+    found = short("mifa-mnist", labels, tmp_path, rounds=50, virtual_seconds=50.0, client=client)
     mifa, biased, waiting = (found[label]["accuracy"] for label in labels)
     assert mifa > biased + 0.02 > waiting
