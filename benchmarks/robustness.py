@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from reproductions.collect import busy
 
+from offbeat.reproductions.results import busy
 from offbeat.runs.folder import (
     STATUS,
     SUMMARY,

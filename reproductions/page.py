@@ -40,7 +40,7 @@ HEAD = """\
 
 `offbeat reproduce NAME` runs one of the tables below and compares it with the paper; the same command again resumes it.
 [How to](howto/reproduce.md) shows its options. `python -m reproductions.page` generates this page from the runs
-(`reproductions/collect.py`); no figure or verdict on it is typed.
+(`python -m reproductions.collect`); no figure or verdict on it is typed.
 
 ## What the papers claim
 

@@ -13,21 +13,16 @@ import functools
 import pathlib
 from typing import Any
 
-from offbeat.errors import ConfigError, OffbeatError, nearest
+from offbeat.errors import ConfigError, nearest
 from offbeat.runs import config
 from offbeat.runs.config import Table
 from offbeat.runs.sweep import Cell, Sweep
 
-FOLDER = pathlib.Path(__file__).parents[3] / "reproductions"
+FOLDER = pathlib.Path(__file__).parent
 
 
 def papers() -> dict[str, dict[str, Any]]:
     """Return the content of `paper.toml`: the papers' figures by the name of the reproduction."""
-    if not (FOLDER / "paper.toml").is_file():
-        raise OffbeatError(
-            "`offbeat reproduce` needs a checkout of the repository: its files are not part of the installed package. "
-            "Clone the repository and run `pip install --editable .` there."
-        )
     return config.read(FOLDER / "paper.toml")
 
 
