@@ -105,4 +105,49 @@ def test_a_narrow_terminal_has_fewer_columns_and_all_names(runs: pathlib.Path, c
     assert all(len(line.rstrip()) <= columns for line in table.splitlines())
     assert "…" not in table
     assert all(name in table for name in ("FEDBUFF", "CA2FL", "cafga", "fedluck"))
-    assert ("in a wider terminal" in " ".join(table.split())) == (columns < 50)
+    assert ("in a wider terminal" in " ".join(table.split("difference")[0].split())) == (columns < 50)
+
+
+def finals(runs: pathlib.Path, kind: str, place: str = "virtual_seconds", most: float = 1e99) -> list[float]:
+    """Return the accuracies of the last evaluations up to a point, by seed."""
+    files = [runs / "sweep" / kind / f"seed-{seed}" / "metrics.jsonl" for seed in (0, 1)]
+    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    return [[line["accuracy"] for line in each if line[place] <= most][-1] for each in lines]
+
+
+@pytest.mark.parametrize("at", [None, 4])
+def test_differences_seed_by_seed(runs: pathlib.Path, at: int | None) -> None:
+    words = () if at is None else ("--at", f"version={at}")
+    shown = offbeat("compare", runs / "sweep", "--markdown", "--baseline", "FEDBUFF", *words)
+    assert shown.exit_code == 0, shown.output
+    values = [finals(runs, kind, "version", at or 1e99) for kind in ("ca2fl", "fedbuff")]
+    mean = 50 * sum(a - b for a, b in zip(*values, strict=True))
+    (row,) = (line for line in shown.output.splitlines() if line.startswith("| CA2FL − FEDBUFF"))
+    assert f"| 2 | {mean:+.2f} |".replace("-", "−") in row
+    (row,) = (line for line in shown.output.splitlines() if line.startswith("| CA2FL |"))
+    assert f"| {50 * sum(values[0]):.1f} ±" in row
+    assert "| algorithm.name | ca2fl | fedbuff |" in shown.output
+    assert ("up to version = 4" in shown.output) == (at is not None)
+
+
+def test_tables_for_latex_and_another_metric(runs: pathlib.Path) -> None:
+    shown = offbeat("compare", runs / "sweep", "--latex", "--metric", "loss")
+    assert shown.output.count(r"\begin{tabular}") == 3
+    assert "Loss of the last evaluation" in shown.output
+    assert "until" not in shown.output, "the target is one of accuracy"
+    notes = [line for line in shown.output.splitlines() if "seeds the sign test" in line]
+    assert notes == ["% with 2 seeds the sign test cannot give a p-value below 0.5"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--at", "100"), "--at: '100' is not an axis and a number"),
+        (("--at", "hours=3"), "at: give one of version"),
+        (("--metric", "f1"), "metric: the runs have no 'f1'; they have accuracy, loss"),
+        (("--baseline", "x"), "baseline: there is no experiment 'x'; there are CA2FL, FEDBUFF"),
+    ],
+)
+def test_mistakes_in_a_comparison(runs: pathlib.Path, words: tuple[str, ...], message: str) -> None:
+    shown = offbeat("compare", runs / "sweep", *words)
+    assert (shown.exit_code, shown.output.splitlines()[0][: len(message) + 9]) == (2, f"offbeat: {message}")

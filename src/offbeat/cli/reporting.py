@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 from rich.console import Console
+from rich.table import Table
 
 from offbeat.errors import OffbeatError, RunFolderError
 
@@ -66,24 +67,71 @@ def report(folders: Sequence[pathlib.Path], file: pathlib.Path | None, figures: 
 @click.option(
     "--target",
     type=float,
-    help="Value of the main metric to reach, in its unit: 85 for 85 % accuracy (default: the target of the runs).",
+    help="Value of the metric to reach, in its unit: 85 for 85 % accuracy (default: the target of the runs).",
 )
-def compare(folders: Sequence[pathlib.Path], target: float | None) -> None:
-    """Print a table that compares runs: the main metric, and the cost of reaching a target.
+@click.option("--metric", help="Metric to compare, such as loss (default: the main metric).")
+@click.option(
+    "--at",
+    metavar="AXIS=VALUE",
+    help="Compare at a point instead of the end: virtual_seconds, version, bytes, updates or client_steps = a number.",
+)
+@click.option("--baseline", metavar="LABEL", help="Compare all others with this experiment (default: all pairs).")
+@click.option("--latex", "form", flag_value="latex", help="Print the tables for LaTeX (booktabs).")
+@click.option("--markdown", "form", flag_value="markdown", help="Print the tables in Markdown.")
+def compare(
+    folders: Sequence[pathlib.Path],
+    target: float | None,
+    metric: str | None,
+    at: str | None,
+    baseline: str | None,
+    form: str | None,
+) -> None:
+    """Compare runs: results, the cost of reaching a target, paired differences, and the settings that differ.
 
-    RUN is the folder of a run, of a sweep, or of several runs.
+    RUN is the folder of a run, of a sweep, or of several runs. Differences are taken seed by seed, with a confidence
+    interval and the p-values of the paired t-test and the sign test.
     """
-    from offbeat.report import notes, read, tables
+    from offbeat.report import notes, paired, read, tables
+    from offbeat.report.config_diff import config_diff
 
     records, remarks = notes.distinct(read.records(_existing(folders)))
-    console = Console()
+    point, info = point_of(at), paired.metric_of(records, metric)
     if target is not None:
-        metric = records[0].metric
-        if metric.unit == "%" and not 0 <= target <= 100:
-            raise OffbeatError(f"--target: {target:g} is not a percentage; give {metric.name} from 0 to 100")
-        target /= metric.scale
-    console.print(tables.fitted(tables.compared(records, target), console))
-    remark([*remarks, *notes.differences(records)])
+        if info.unit == "%" and not 0 <= target <= 100:
+            raise OffbeatError(f"--target: {target:g} is not a percentage; give {info.name} from 0 to 100")
+        target /= info.scale
+    shown = [tables.compared(records, target, metric, point)]
+    if len({record.label for record in records}) > 1:
+        found = paired.compare(records, metric, point, baseline)
+        remarks += found.notes
+        shown += [tables.differences(found)] if found.differences else []
+        shown += [tables.settings(rows)] if (rows := config_diff(records)) else []
+    _print(shown, [*remarks, *notes.differences(records)], form)
+
+
+def point_of(text: str | None) -> dict[str, float] | None:
+    """Return the point that `--at` names."""
+    if text is None:
+        return None
+    name, _, value = text.partition("=")
+    try:
+        return {name.strip(): float(value)}
+    except ValueError:
+        raise OffbeatError(f"--at: {text!r} is not an axis and a number, such as virtual_seconds=100") from None
+
+
+def _print(shown: Sequence[Table], remarks: Sequence[str], form: str | None) -> None:
+    from offbeat.report import markup, tables
+
+    if form is None:
+        console = Console()
+        for table in shown:
+            console.print(tables.fitted(table, console))
+        remark(remarks)
+        return
+    write, note = (markup.latex, "% {}") if form == "latex" else (markup.markdown, "- {}")
+    for text in [write(table) for table in shown] + [note.format(each) for each in remarks]:
+        click.echo(text)
 
 
 @click.command()

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 from offbeat.errors import OffbeatError
 from offbeat.metric_info import MetricInfo
@@ -152,11 +153,14 @@ def place_of(at: Mapping[str, float] | None) -> tuple[str, float] | None:
     return PLACES[name], float(value)
 
 
+def until(record: Record, place: tuple[str, float] | None) -> Sequence[Mapping[str, Any]]:
+    """Return the evaluations that are not after a point."""
+    return [line for line in record.metrics if place is None or (line.get(place[0]) or 0) <= place[1]]
+
+
 def value_at(record: Record, metric: str, place: tuple[str, float] | None) -> float | None:
     """Return the metric at the last evaluation that is not after a point; None if there is none or it is undefined."""
-    lines = [
-        line for line in record.metrics if place is None or (line.get(place[0]) or 0) <= place[1]
-    ]  # fmt: skip
+    lines = until(record, place)
     value = lines[-1].get(metric) if lines else None
     return None if value is None or math.isnan(value) else float(value)
 
