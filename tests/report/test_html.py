@@ -36,7 +36,7 @@ def test_figures_are_those_of_the_folders(runs: pathlib.Path) -> None:
     records = read.records([runs])
     data = inside(html.page(records))
     for record, row, curve, detail in zip(records, data["runs"], data["curves"], data["details"], strict=True):
-        assert row["value"] == record.summary["accuracy"]
+        assert row["finals"] == {name: record.summary[name] for name in ("accuracy", "loss")}
         assert row["best"] == record.summary["best_accuracy"]
         assert curve["accuracy"] == pytest.approx([line["accuracy"] for line in record.metrics], abs=1e-5)
         assert sum(detail["staleness"]["count"]) == record.summary["updates"]

@@ -103,7 +103,7 @@ def compare(
     shown = [tables.compared(records, target, metric, point)]
     if len({record.label for record in records}) > 1:
         found = paired.compare(records, metric, point, baseline)
-        remarks += found.notes
+        remarks = [*remarks, *found.notes]
         shown += [tables.differences(found)] if found.differences else []
         shown += [tables.settings(rows)] if (rows := config_diff(records)) else []
     _print(shown, [*remarks, *notes.differences(records)], form)

@@ -11,18 +11,22 @@ from importlib import resources
 from typing import Any
 
 from offbeat.report import payload
+from offbeat.report.notes import differences, distinct
 from offbeat.report.read import Record
 from offbeat.version import __version__
 
-SCRIPTS = ("echarts.min.js", "charts.js", "view.js", "report.js")
+SCRIPTS = ("echarts.min.js", "charts.js", "download.js", "differences.js", "view.js", "report.js")
 
 
 def page(records: Sequence[Record], title: str = "offbeat report") -> str:
-    """Return the HTML of a report on the given runs."""
+    """Return the HTML of a report on the given runs, without those that were done twice."""
+    records, remarks = distinct(records)
     data = {
         "version": __version__,
         "runs": [payload.row(record, str(number)) for number, record in enumerate(records)],
         "curves": [payload.thinned(payload.curve(record)) for record in records],
+        "notes": [*remarks, *differences(records)],
+        "comparisons": payload.comparisons(records),
         "details": [payload.detail(record) for record in records],
     }
     scripts = [static(name) for name in SCRIPTS]

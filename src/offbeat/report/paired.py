@@ -131,6 +131,12 @@ def difference(label: str, baseline: str, values: Mapping[int | None, float], co
     return dataclasses.replace(found, low=found.mean - half, high=found.mean + half, p=p)
 
 
+def shared_point(records: Sequence[Record], column: str) -> dict[str, float]:
+    """Return the last point on an axis that all runs reach; no point without evaluations."""
+    ends = [record.metrics[-1].get(column) or 0 for record in records if record.metrics]
+    return {column: min(ends)} if ends else {}
+
+
 def metric_of(records: Sequence[Record], name: str | None) -> MetricInfo:
     """Return a metric that the runs have, by name; the main metric of the first run by default."""
     known = {info.name: info for record in reversed(records) for info in record.task_metrics}

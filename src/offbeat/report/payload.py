@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from offbeat.report import series
+from offbeat.report import paired, series
+from offbeat.report.config_diff import flat
 from offbeat.report.groups import groups
 from offbeat.report.read import Record, clean
 from offbeat.report.theory import theory
@@ -19,6 +20,7 @@ CURVE = ("version", "virtual_seconds", "bytes_up")
 SHOWN = ("staleness_mean", "staleness_max", "lost", "virtual_seconds", "bytes_up")
 GRADIENTS = ("train_loss", "gradient_square", "heterogeneity")  # columns of `evaluation.gradient_clients`
 COLUMNS = 400  # groups of clients in the map of labels
+MAX_BASELINES = 20  # experiments that a report offers as baselines
 NODES = 150  # larger networks are not drawn
 
 
@@ -40,7 +42,7 @@ def row(record: Record, name: str) -> dict[str, Any]:
     last = record.metrics[-1] if record.metrics else {}
     progress = {key: last[key] for key in ("version", "virtual_seconds") if key in last}
     main = record.metric.name
-    final, best = record.summary.get(main, last.get(main)), record.summary.get(f"best_{main}")
+    finals = {info.name: record.summary.get(info.name, last.get(info.name)) for info in record.task_metrics}
     return {
         "id": name,
         "label": record.label,
@@ -53,11 +55,56 @@ def row(record: Record, name: str) -> dict[str, Any]:
         "target": record.target,
         "real": record.summary.get("real") is True,
         "metrics": [dataclasses.asdict(info) for info in record.task_metrics],
-        "value": safe(final),
-        "best": safe(best),
+        "finals": safe(finals),
+        "best": safe(record.summary.get(f"best_{main}")),
+        "config": flat(record.config),
         **progress,
         "summary": safe({key: record.summary[key] for key in SHOWN if record.summary.get(key) is not None}),
     }
+
+
+def comparison(
+    records: Sequence[Record], metric: str | None = None, axis: str | None = None, baseline: str | None = None
+) -> dict[str, Any]:
+    """Return paired differences for a page.
+
+    Args:
+        records: The runs.
+        metric: Name of a metric; the main one by default.
+        axis: Column of the axis on which all runs are compared, where the shortest ends; None for the end of each.
+        baseline: As in `offbeat.report.paired.compare`.
+    """
+    at = paired.shared_point(records, axis) if axis else None
+    found = paired.compare(records, metric, at, baseline)
+    rows = [
+        {
+            "label": each.label,
+            "baseline": each.baseline,
+            "seeds": len(each.values),
+            "above": each.above,
+            **_rounded({"mean": each.mean, "low": each.low, "high": each.high}),
+            **_rounded({"p": each.p_holm, "sign_p": each.sign_p_holm}),
+        }
+        for each in found.differences
+    ]
+    return {"rows": rows, "notes": list(found.notes), "confidence": found.confidence, "at": dict(found.at)}
+
+
+def comparisons(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """Return all comparisons that a report without a server offers, by metric, axis and baseline."""
+    labels = list(dict.fromkeys(record.label for record in records))
+    if len(labels) < 2:
+        return {}
+    names = dict.fromkeys(info.name for record in records for info in record.task_metrics)
+    baselines = [None, *(labels if len(labels) <= MAX_BASELINES else ())]
+    return {
+        "|".join((name, axis or "", baseline or "")): comparison(records, name, axis, baseline)
+        for name in names for axis in (None, *CURVE) for baseline in baselines
+    }  # fmt: skip
+
+
+def _rounded(values: Mapping[str, float | None]) -> dict[str, int | float | None]:
+    return {name: None if value is None else _short(value, 6) for name, value in values.items()}
 
 
 def curve(record: Record, begin: int = 0) -> dict[str, list[Any]]:

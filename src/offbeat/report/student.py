@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ def two_sided(t: float, freedom: float) -> float:
     return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + square), square / (freedom + square))
 
 
+@functools.cache
 def critical(confidence: float, freedom: float) -> float:
     """Return the t with P(|T| ≤ t) = confidence, by bisection up to rounding."""
     tail, low, high = 1 - confidence, 0.0, 1.0

@@ -94,6 +94,19 @@ def test_nothing_else_is_served(client: Client, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
+def test_comparisons(client: Client) -> None:
+    rows = {row["label"]: row["id"] for row in client.get("/api/runs").json()["runs"] if row["state"] == "finished"}
+    two = f"/api/comparison?runs={rows['cafga']},{rows['fedluck']}"
+    found = client.get(f"{two}&metric=&axis=virtual_seconds&baseline=cafga").json()
+    (row,) = found["rows"]
+    assert (row["label"], row["baseline"], row["seeds"], row["p"]) == ("fedluck", "cafga", 1, None)
+    assert any("single seed" in note for note in found["notes"])
+    assert any(note.startswith("budgets") for note in found["remarks"])
+    assert client.get(f"{two}&metric=unknown").status_code == 400
+    assert client.get(f"{two}&axis=hours").status_code == 400
+    assert client.get("/api/comparison?runs=../../etc").status_code == 404
+
+
 def test_it_only_reads(client: Client) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert client.request(method, "/api/runs").status_code == 405

@@ -26,8 +26,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from offbeat.errors import OffbeatError
 from offbeat.report import html as report
-from offbeat.report import payload
+from offbeat.report import notes, payload
 from offbeat.report.live.watch import WatchedFolder
 from offbeat.report.read import Record
 
@@ -36,6 +37,8 @@ KEEP_ALIVE = 15.0  # seconds without events after which a comment is sent, which
 STATIC = {
     "echarts.min.js": "text/javascript",
     "charts.js": "text/javascript",
+    "download.js": "text/javascript",
+    "differences.js": "text/javascript",
     "view.js": "text/javascript",
     "live.js": "text/javascript",
     "style.css": "text/css",
@@ -97,6 +100,7 @@ def application(root: pathlib.Path, hosts: Collection[str] | None = LOOPBACK) ->
         Route("/api/runs", live.runs),
         Route("/api/runs/{name}/curve", live.curve),
         Route("/api/runs/{name}/detail", live.detail),
+        Route("/api/comparison", live.comparison),
         Route("/report", live.report),
         Route("/events", live.events),
     ]
@@ -182,11 +186,20 @@ class _Live:
 
     async def report(self, request: Request) -> Response:
         """Return a self-contained report on the requested runs."""
-        requested = dict.fromkeys(request.query_params.get("runs", "").split(","))
-        records = [self._record(name) for name in requested]
+        records = self._requested(request)
         if len(records) > MAX_REPORTED:
             raise HTTPException(400, f"a report can show at most {MAX_REPORTED} runs")
         return HTMLResponse(await asyncio.to_thread(report.page, records))
+
+    async def comparison(self, request: Request) -> Response:
+        """Return paired differences of the requested runs, and notes on their comparison."""
+        records, remarks = notes.distinct(self._requested(request))
+        metric, axis, baseline = (request.query_params.get(name) or None for name in ("metric", "axis", "baseline"))
+        try:
+            found = await asyncio.to_thread(payload.comparison, records, metric, axis, baseline)
+        except OffbeatError as error:
+            raise HTTPException(400, str(error)) from error
+        return JSONResponse(found | {"remarks": [*remarks, *notes.differences(records)]})
 
     async def events(self, _: Request) -> Response:
         """Return a stream of changes as server-sent events."""
@@ -212,6 +225,10 @@ class _Live:
                     yield f"data: {json.dumps(event)}\n\n"
         finally:
             self.listeners.discard(listener)
+
+    def _requested(self, request: Request) -> list[Record]:
+        requested = dict.fromkeys(request.query_params.get("runs", "").split(","))
+        return [self._record(name) for name in requested]
 
     def _record(self, name: str) -> Record:
         record = self.watched.records.get(name)

@@ -1,6 +1,7 @@
 "use strict";
 // Each function turns data from `payload.py` into the options of one ECharts chart.
 const charts = (() => {
+  // Okabe and Ito's colors and purple, as in plots.py.
   const LIGHT = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195", "#000000"];
   const DARK = ["#56B4E9", "#E69F00", "#2CC495", "#FF7F45", "#E79AC4", "#9AD0F5", "#B99AE0", "#E6E9EC"];
   const AXES = { version: "round", virtual_seconds: "virtual time (s)", bytes_up: "uploaded bytes" };
@@ -10,10 +11,12 @@ const charts = (() => {
     AXES.virtual_seconds = runs.length && runs.every((run) => run.real) ? "time (s)" : "virtual time (s)";
   };
 
-  const theme = () => {
-    const style = getComputedStyle(document.documentElement),
-      of = (name) => style.getPropertyValue(name).trim();
-    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const theme = (start = first) => {
+    const computed = getComputedStyle(document.documentElement),
+      of = (name) => computed.getPropertyValue(name).trim();
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches,
+      all = dark ? DARK : LIGHT,
+      at = start % all.length;
     return {
       ink: of("--ink"),
       faint: of("--faint"),
@@ -21,11 +24,22 @@ const charts = (() => {
       paper: of("--paper"),
       panel: of("--panel"),
       bad: of("--bad"),
-      palette: dark ? DARK : LIGHT,
+      palette: [...all.slice(at), ...all.slice(0, at)],
       ramp: dark
         ? ["#1c2229", "#1f4e79", "#2f86b5", "#7cc7e8", "#e8f6ff"]
         : ["#f3f7fa", "#b9d9ea", "#64acd0", "#2072a8", "#0b2f57"],
     };
+  };
+
+  // Experiments differ in color and, if there are more of them than colors, in the dashes of their lines.
+  const DASHES = ["solid", [7, 3], [2, 3], [8, 3, 2, 3]],
+    EDGES = ["solid", "dashed", "dotted", "double"]; // the same in the tables
+  let first = 0; // place in the palette of the run that is shown in detail
+  const lead = (place) => (first = place);
+  const style = (place) => {
+    const { palette } = theme(0),
+      turn = Math.floor(place / palette.length);
+    return { color: palette[place % palette.length], dash: DASHES[turn % DASHES.length], edge: EDGES[turn % EDGES.length] };
   };
 
   const most = (values) => values.reduce((a, b) => (b !== null && b > a ? b : a), -Infinity); // Math.max(...values) fails for long arrays
@@ -42,13 +56,23 @@ const charts = (() => {
       if (size >= from) return Number((x / unit).toPrecision(3)) + sign;
     return String(Number.isInteger(x) ? x : Number(x.toPrecision(4)));
   };
+  const count = (x) => (x === null || x === undefined ? "–" : Math.round(x).toLocaleString("en-US"));
+  const bytes = (x) => {
+    if (x === null || x === undefined) return "–";
+    let size = x;
+    for (const unit of ["B", "kB", "MB", "GB"]) {
+      if (size < 1000) return `${Number(size.toPrecision(3))} ${unit}`;
+      size /= 1000;
+    }
+    return `${Number(size.toPrecision(3))} TB`;
+  };
   const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : (100 * x).toFixed(digits));
 
   const base = (t, x, y, more = {}) => ({
     animation: false,
     color: t.palette,
     textStyle: { color: t.ink, fontFamily: "system-ui, sans-serif" },
-    grid: { left: 8, right: 18, top: 28, bottom: 30, containLabel: true },
+    grid: { left: 8, right: 18, top: 28, bottom: 40, containLabel: true },
     tooltip: {
       trigger: "axis",
       renderMode: "richText",
@@ -62,7 +86,10 @@ const charts = (() => {
     yAxis: upright(t, y),
     ...more,
   });
+  const COUNTS = new Set(["round", "updates", "jobs", "number", "clients", "age (versions)", "client"]);
+  const whole = (name) => (COUNTS.has(name) ? { minInterval: 1 } : {}); // no fractions on the axis of a count
   const axis = (t, name, more = {}) => ({
+    ...whole(name),
     type: "value",
     name,
     nameLocation: "middle",
@@ -125,7 +152,7 @@ const charts = (() => {
   };
 
   // The band between the lowest and the highest seed.
-  const band = (name, color, grid, low, high) => ({
+  const band = (name, color, grid, low, high, opacity) => ({
     name,
     type: "custom",
     silent: true,
@@ -141,7 +168,7 @@ const charts = (() => {
       return {
         type: "polygon",
         shape: { points: [...edge(low), ...edge(high).reverse()] },
-        style: { fill: color, opacity: 0.15 },
+        style: { fill: color, opacity },
       };
     },
   });
@@ -155,24 +182,44 @@ const charts = (() => {
         ? percent(value)
         : `${Number(value.toPrecision(4))}${metric.unit ? ` ${metric.unit}` : ""}`;
 
-  function compare(groups, over, metric, target) {
-    const t = theme(),
+  const named = (metric) => `${metric.name}${metric.unit ? ` (${metric.unit})` : ""}`;
+
+  // `limit` is the end of the horizontal axis, or null; a logarithmic axis begins at the first positive place.
+  // Mean ± standard deviation, or a single value.
+  const spread = (metric, values) => {
+    if (!values.length) return "–";
+    const mean = values.reduce((a, b) => a + b, 0) / values.length,
+      deviation = Math.sqrt(values.reduce((a, v) => a + (v - mean) ** 2, 0) / (values.length - 1));
+    return values.length > 1 ? `${shown(metric, mean)} ± ${shown(metric, deviation)}` : shown(metric, mean);
+  };
+
+  function compare(groups, over, metric, target, { log = false, limit = null } = {}) {
+    const t = theme(0),
       what = metric.name,
       series = [],
       scale = scaleOf(metric);
-    groups.forEach(({ label, curves, color }) => {
+    groups.forEach(({ label, curves, color, dash }) => {
       const some = curves.filter((c) => c[over].length);
       if (!some.length) return;
-      const { grid, mean, low, high } = together(some, over, what),
+      const found = together(some, over, what),
+        from = log ? found.grid.findIndex((x) => x > 0) : 0,
+        [grid, mean, low, high] = [found.grid, found.mean, found.low, found.high].map((v) => (from < 0 ? [] : v.slice(from))),
         y = (v) => (v === null ? null : scale * v);
       series.push(
         line(
           label,
-          grid.map((x, i) => [x, y(mean[i])]),
-          { step: "end", itemStyle: { color: color }, lineStyle: { width: 1.8, color: color }, z: 3 },
+          grid.map((x, i) => [x, y(mean[i]), y(low[i]), y(high[i])]),
+          {
+            step: "end",
+            dimensions: [AXES[over], `mean of test ${named(metric)}`, "lowest seed", "highest seed"],
+            encode: { x: 0, y: 1, tooltip: 1 },
+            itemStyle: { color: color },
+            lineStyle: { width: 1.8, color: color, type: dash },
+            z: 3,
+          },
         ),
       );
-      if (some.length > 1) series.push(band(label, color, grid, low.map(y), high.map(y)));
+      if (some.length > 1) series.push(band(label, color, grid, low.map(y), high.map(y), groups.length > 6 ? 0.06 : 0.15));
     });
     if (target !== null && series.length)
       series[0].markLine = {
@@ -183,10 +230,13 @@ const charts = (() => {
         data: [{ yAxis: scale * target }],
       };
     const names = [...new Set(series.map((s) => s.name))];
-    return base(t, AXES[over], `test ${what}${metric.unit ? ` (${metric.unit})` : ""}`, {
+    const range = { ...(log ? { type: "log" } : {}), ...(limit ? { max: limit } : {}) };
+    return base(t, AXES[over], `test ${named(metric)}`, {
+      xAxis: axis(t, AXES[over], { ...range, ...whole(AXES[over]) }),
+      yAxis: upright(t, `test ${named(metric)}`, { scale: true }),
       series,
       legend: legend(t, { data: names }),
-      grid: { left: 8, right: 18, top: 54, bottom: 30, containLabel: true },
+      grid: { left: 8, right: 18, top: 54, bottom: 40, containLabel: true },
       dataZoom: zoom,
     });
   }
@@ -204,7 +254,7 @@ const charts = (() => {
     return base(t, AXES.virtual_seconds, "staleness τ", {
       legend: legend(t),
       dataZoom: zoom,
-      grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true },
+      grid: { left: 8, right: 18, top: 50, bottom: 40, containLabel: true },
       series: [
         line("mean", pairs(d.time, d.mean), { connectNulls: true }),
         line("largest", pairs(d.time, d.most), { connectNulls: true, lineStyle: { width: 1 } }),
@@ -217,7 +267,7 @@ const charts = (() => {
     return base(t, AXES.virtual_seconds, "number", {
       legend: legend(t),
       dataZoom: zoom,
-      grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true },
+      grid: { left: 8, right: 18, top: 50, bottom: 40, containLabel: true },
       series: [
         line("busy clients", pairs(d.concurrency.time, d.concurrency.busy)),
         line("waiting updates (max)", pairs(d.waiting.time, d.waiting.most), {
@@ -250,6 +300,7 @@ const charts = (() => {
         {
           type: "scatter",
           name: "clients",
+          dimensions: ["share of the data (%)", "share of the updates (%)", "client"],
           symbolSize: d.data.length > 200 ? 4 : 7,
           itemStyle: { opacity: 0.65 },
           data: d.data.map((x, i) => [100 * x, 100 * d.updates[i], d.client[i]]),
@@ -270,7 +321,7 @@ const charts = (() => {
     const t = theme();
     return base(t, "round", "age (versions)", {
       legend: legend(t),
-      grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true },
+      grid: { left: 8, right: 18, top: 50, bottom: 40, containLabel: true },
       dataZoom: zoom,
       yAxis: [
         upright(t, "age (versions)"),
@@ -303,6 +354,7 @@ const charts = (() => {
         {
           type: "custom",
           name: "jobs",
+          dimensions: ["from (s)", "to (s)", "jobs"],
           encode: { x: [0, 1], y: 2 },
           data: d.count.map((n, i) => [d.cuts[i], d.cuts[i + 1], n]),
           renderItem: (_, api) => {
@@ -338,6 +390,7 @@ const charts = (() => {
         {
           type: "custom",
           name: "clients",
+          dimensions: ["from", "to", "clients"],
           encode: { x: [0, 1], y: 2 },
           data: d.count.map((n, i) => [cuts[i], cuts[i + 1], n]),
           renderItem: (_, api) => {
@@ -384,7 +437,7 @@ const charts = (() => {
       of = (name) => pairs(curve.version, curve[name].map((v) => (v === null ? null : scale * v)));
     return base(t, "round", `test ${metric.name}${metric.unit ? ` (${metric.unit})` : ""}`, {
       legend: legend(t),
-      grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true },
+      grid: { left: 8, right: 18, top: 50, bottom: 40, containLabel: true },
       dataZoom: zoom,
       series: [line("all test examples", of(metric.name)), line("worst tenth of the clients", of(`${metric.name}_worst_decile`))],
     });
@@ -393,7 +446,7 @@ const charts = (() => {
   const map = (t, x, y, data, more = {}) => ({
     ...base(t, x.name, y.name),
     tooltip: { ...base(t).tooltip, trigger: "item", formatter: more.formatter },
-    grid: { left: 8, right: 64, top: 28, bottom: 30, containLabel: true },
+    grid: { left: 8, right: 64, top: 28, bottom: 40, containLabel: true },
     xAxis: { ...axis(t, x.name), type: "category", data: x.data, splitLine: { show: false } },
     yAxis: upright(t, y.name, {
       type: "category",
@@ -416,7 +469,7 @@ const charts = (() => {
       formatter: number,
     },
     series: [
-      { type: "heatmap", name: more.title, data, progressive: 0, emphasis: { disabled: true } },
+      { type: "heatmap", name: more.title, dimensions: [x.name, y.name, more.title], data, progressive: 0, emphasis: { disabled: true } },
       ...(more.series || []),
     ],
   });
@@ -493,6 +546,7 @@ const charts = (() => {
         {
           type: "custom",
           name: "jobs",
+          dimensions: ["client", "sent (s)", "ended (s)", "version", "staleness", "not aggregated"],
           encode: { x: [1, 2], y: 0 },
           data: trips.map((p) => [p[0], p[1], p[2], p[3], p[4], p[5] ? 1 : 0]),
           clip: true,
@@ -593,7 +647,7 @@ const charts = (() => {
     return base(t, "round", "", {
       yAxis: upright(t, "", { type: "log" }),
       legend: legend(t),
-      grid: { left: 8, right: 18, top: 50, bottom: 30, containLabel: true },
+      grid: { left: 8, right: 18, top: 50, bottom: 40, containLabel: true },
       series: [
         line("‖∇f‖²", pairs(curve.version, positive(curve.gradient_square))),
         line("σ_g²", pairs(curve.version, positive(curve.heterogeneity))),
@@ -642,6 +696,12 @@ const charts = (() => {
   };
 
   return {
+    style,
+    lead,
+    count,
+    bytes,
+    named,
+    spread,
     theme,
     time,
     most,

@@ -24,6 +24,8 @@
       return whole;
     },
     detail: (id) => get(`/api/runs/${id}/detail`),
+    comparison: (ids, metric, axis, baseline) =>
+      get(`/api/comparison?${new URLSearchParams({ runs: ids.join(","), metric, axis, baseline })}`),
     report: (ids) => `/report?runs=${ids.join(",")}`,
   };
   const showStatus = (state) => {

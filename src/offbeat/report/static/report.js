@@ -5,7 +5,13 @@
     runs: data.runs,
     curve: async (id) => data.curves[Number(id)],
     detail: async (id) => data.details[Number(id)],
+    fixed: true, // comparisons are those of all runs
+    baselines: new Set(data.runs.map((run) => run.label)).size <= 20,
     report: () => null,
+    comparison: async (ids, metric, axis, baseline) => ({
+      ...data.comparisons[[metric, axis, baseline].join("|")],
+      remarks: data.notes,
+    }),
   };
   const count = data.runs.length;
   document.getElementById("about").textContent =

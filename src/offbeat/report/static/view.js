@@ -15,7 +15,7 @@ const view = (() => {
     element.append(...children);
     return element;
   };
-  const { number } = charts;
+  const { number, count, bytes } = charts;
   const AXES = [
     ["version", "rounds"],
     ["virtual_seconds", "virtual time"],
@@ -32,6 +32,11 @@ const view = (() => {
       selected: new Set(),
       shown: null,
       filter: "",
+      log: false,
+      limit: null, // end of the horizontal axis
+      at: "end", // where paired differences are taken: "end", or "shared", where the shortest run ends
+      baseline: "",
+      whole: false, // whether the list shows all runs without scrolling
     };
     const drawn = new Map(),
       curves = new Map();
@@ -59,7 +64,12 @@ const view = (() => {
       const all = make(
         "figure",
         { class: kind === "tall" ? "wide" : "" },
-        make("figcaption", { text: title }, ...(note ? [make("small", { text: note })] : [])),
+        make(
+          "figcaption",
+          { text: title },
+          download.buttons(make, title, () => drawn.get(place)),
+          ...(note ? [make("small", { text: note })] : []),
+        ),
         place,
       );
       return [all, () => draw(place, options(), renderer)];
@@ -97,6 +107,8 @@ const view = (() => {
       detail();
     });
 
+    const swatch = ({ color, edge }) => make("span", { class: "swatch", style: `border-top: 4px ${edge ?? "solid"} ${color}` });
+
     // The list ----------------------------------------------------------------------------------------------------
     const body = make("tbody"),
       all = make("input", {
@@ -107,8 +119,9 @@ const view = (() => {
           refresh();
         },
       });
-    const heads = ["run", "seed", "state", "metric", "best", "round", "time", "uploaded", "τ mean/max", "lost", ""];
-    const titled = make("th", { scope: "col", text: "metric" });
+    const heads = ["run", "seed", "state", "metric", "best", "rounds", "time", "uploaded", "τ mean/max", "lost", ""];
+    const titled = make("th", { scope: "col", text: "metric" }),
+      best = make("th", { scope: "col", text: "best" });
     const search = make("input", {
       type: "search",
       placeholder: "Filter by name or state",
@@ -129,13 +142,22 @@ const view = (() => {
           {},
           make("th", { scope: "col" }, all),
           ...heads.map((text, i) =>
-            text === "metric" ? titled : make("th", { scope: "col", class: i === 0 ? "name" : "", text }),
+            text === "metric" ? titled : text === "best" ? best : make("th", { scope: "col", class: i === 0 ? "name" : "", text }),
           ),
         ),
       ),
       body,
     );
-    const seek = make("p", { class: "controls" }, search);
+    const seek = make("p", { class: "controls" }, search),
+      rows = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, table);
+    const more = make("button", {
+      type: "button",
+      class: "more",
+      onclick: () => {
+        state.whole = !state.whole;
+        list();
+      },
+    });
     const tick = (id, on) => (on ? state.selected.add(id) : state.selected.delete(id));
 
     function line(run) {
@@ -154,7 +176,7 @@ const view = (() => {
       const name = make(
         "td",
         { class: "name", title: `${run.label} · ${run.folder}` },
-        make("span", { class: "swatch", style: `background:${colors().get(run.label) || "transparent"}` }),
+        swatch(state.selected.has(run.id) ? styles().get(run.label) : { color: "transparent" }),
         run.label,
       );
       const row = make(
@@ -169,13 +191,13 @@ const view = (() => {
         row.append(make("td", { class: "problem", colspan: 7, text: run.problem }));
       } else {
         const cells = [
-          charts.shown(main, run.value),
+          charts.shown(main, run.finals[main.name]),
           charts.shown(main, run.best),
-          `${number(run.version)}${run.rounds && run.state !== "finished" ? ` of ${number(run.rounds)}` : ""}`,
+          `${count(run.version)}${run.rounds && run.state !== "finished" ? ` of ${count(run.rounds)}` : ""}`,
           `${number(s.virtual_seconds ?? run.virtual_seconds)} s`,
-          number(s.bytes_up),
+          bytes(s.bytes_up ?? run.bytes_up),
           s.staleness_mean === undefined ? "–" : `${number(s.staleness_mean)}/${s.staleness_max}`,
-          number(s.lost),
+          count(s.lost),
         ];
         row.append(...cells.map((text) => make("td", { text })));
       }
@@ -185,32 +207,36 @@ const view = (() => {
     }
     function list() {
       const held = body.contains(document.activeElement) ? document.activeElement.getAttribute("data-key") : null;
-      const wanted = source.runs.filter(
-        (run) => !state.filter || `${run.label} ${run.folder} ${run.state}`.toLowerCase().includes(state.filter),
-      );
-      const mains = new Set(source.runs.map((run) => run.metrics[0].name));
-      titled.textContent = mains.size === 1 ? [...mains][0] : "metric";
+      const wanted = source.runs
+        .filter((run) => !state.filter || `${run.label} ${run.folder} ${run.state}`.toLowerCase().includes(state.filter))
+        .sort((a, b) => (b.state === "running") - (a.state === "running"));
+      const mains = new Map(source.runs.map((run) => [run.metrics[0].name, run.metrics[0]]));
+      best.textContent = mains.size === 1 && [...mains.values()][0].unit ? `best (${[...mains.values()][0].unit})` : "best";
+      titled.textContent = mains.size === 1 ? charts.named([...mains.values()][0]) : "metric";
       body.replaceChildren(...wanted.map(line));
       if (held) body.querySelector(`[data-key="${held}"]`)?.focus();
       seek.hidden = source.runs.length <= 12;
+      more.hidden = wanted.length <= 12;
+      more.textContent = state.whole ? "Show fewer" : `Show all ${count(wanted.length)} runs`;
+      more.setAttribute("aria-expanded", String(state.whole));
+      rows.classList.toggle("whole", state.whole);
       all.checked = source.runs.length > 0 && source.runs.every((run) => state.selected.has(run.id));
     }
 
     // Comparison --------------------------------------------------------------------------------------------------
     const selected = () => source.runs.filter((run) => state.selected.has(run.id));
-    const colors = () => {
-      const { palette } = charts.theme(),
-        labels = [...new Set(selected().map((run) => run.label))];
-      return new Map(labels.map((label, i) => [label, palette[i % palette.length]]));
-    };
+    // An experiment keeps its color, whatever is selected.
+    const labels = () => [...new Set(source.runs.map((run) => run.label))];
+    const styles = () => new Map(labels().map((label, i) => [label, charts.style(i)]));
     const groups = () => {
       const by = new Map(),
-        color = colors();
+        style = styles();
       for (const run of selected()) {
         const curve = curves.get(run.id);
         if (!curve || !curve.version.length) continue;
-        if (!by.has(run.label)) by.set(run.label, { label: run.label, color: color.get(run.label), curves: [] });
+        if (!by.has(run.label)) by.set(run.label, { label: run.label, ...style.get(run.label), curves: [], runs: [] });
         by.get(run.label).curves.push(curve);
+        by.get(run.label).runs.push(run);
       }
       return [...by.values()];
     };
@@ -226,7 +252,9 @@ const view = (() => {
             value,
             onchange: () => {
               state[key] = value;
+              if (key === "over") state.limit = limit.value = null;
               compare();
+              paired();
             },
           });
           input.checked = state[key] === value;
@@ -252,6 +280,26 @@ const view = (() => {
     const shown = make("output", {}),
       reached = make("tbody"),
       whole = make("a", { text: "Report on the selected runs", hidden: true });
+    const logarithmic = make("input", {
+      type: "checkbox",
+      onchange: () => {
+        state.log = logarithmic.checked;
+        compare();
+      },
+    });
+    const limit = make("input", {
+      type: "number",
+      min: 0,
+      step: "any",
+      placeholder: "end",
+      oninput: () => {
+        state.limit = Number(limit.value) > 0 ? Number(limit.value) : null;
+        compare();
+      },
+    });
+    const scale = make("label", {}, logarithmic, "logarithmic axis"),
+      until = make("label", {}, "up to", limit),
+      legend = make("p", { class: "faint", id: "legend" });
     const target = make("label", {}, "Target", slider, shown),
       choice = make("div", { class: "choice" }),
       column = make("th", { scope: "col", text: "metric" });
@@ -301,30 +349,100 @@ const view = (() => {
         state.target = given ? set : slider.value / scale; // the slider rounds
         shown.textContent = `${Number((scale * state.target).toPrecision(6))} ${metric().unit}`.trim();
       }
-      column.textContent = name;
+      column.textContent = charts.named(metric());
       const href = some.length ? source.report(selected().map((run) => run.id)) : null;
       whole.hidden = !href;
       if (href) whole.href = href;
-      draw(place, charts.compare(some, state.over, metric(), state.target));
+      draw(place, charts.compare(some, state.over, metric(), state.target, state));
+      const counts = some.map((g) => g.curves.length),
+        sizes = [...new Set([Math.min(...counts), Math.max(...counts)])].join(" to ");
+      legend.textContent = counts.some((n) => n > 1)
+        ? `Lines: mean of the seeds (${sizes}); bands: from the lowest to the highest seed. A seed that ends earlier keeps its last value. ` +
+          "In the table, ± is the standard deviation over the seeds."
+        : some.length
+          ? "One seed each: no band."
+          : "";
       reached.replaceChildren(
-        ...some.map(({ label, color, curves: c }) => {
+        ...some.map(({ label, color, edge, curves: c, runs }) => {
           const at = c.map(first),
             there = c.filter((_, i) => at[i] >= 0),
             mean = (name) => there.map((x) => x[name][first(x)]).reduce((a, b) => a + b, 0) / there.length;
           const cells = there.length
-            ? [number(mean("version")), `${number(mean("virtual_seconds"))} s`, number(mean("bytes_up"))]
+            ? [count(mean("version")), `${number(mean("virtual_seconds"))} s`, bytes(mean("bytes_up"))]
             : ["never", "never", "never"];
-          const last = c.map((x) => x[name][x[name].length - 1]);
+          const last = runs.map((run) => run.finals[name]).filter((v) => v !== null && v !== undefined);
           return make(
             "tr",
             {},
-            make("td", { class: "name" }, make("span", { class: "swatch", style: `background:${color}` }), label),
-            make("td", { text: charts.shown(metric(), last.reduce((a, b) => a + b, 0) / last.length) }),
+            make("td", { class: "name" }, swatch({ color, edge }), label),
+            make("td", { text: charts.spread(metric(), last) }),
+            make("td", { text: count(last.length) }),
             ...cells.map((text) => make("td", { text })),
             make("td", { text: `${there.length} of ${c.length}` }),
           );
         }),
       );
+    }
+
+    // Differences ------------------------------------------------------------------------------------------------
+    const between = make("div"),
+      settings = make("div"),
+      remarks = make("ul", { id: "notes", "aria-label": "Notes on the comparison" });
+    const where = radios("Values", [["end", "at the end of each run"], ["shared", "on the chosen axis, where the shortest run ends"]], "at"),
+      base = make("select", {
+        "aria-label": "Baseline",
+        onchange: () => {
+          state.baseline = base.value;
+          paired();
+        },
+      });
+    let asking = 0;
+    async function paired() {
+      const turn = ++asking,
+        ids = selected().map((run) => run.id),
+        names = new Set(selected().map((run) => run.label));
+      const table = names.size > 1 ? differences.settings(make, selected()) : null;
+      settings.replaceChildren(...(table ? [make("h3", { text: "Settings that differ" }), table] : []));
+      if (!names.has(state.baseline)) state.baseline = "";
+      base.replaceChildren(
+        make("option", { value: "", text: names.size > 5 ? "the first one" : "all pairs" }),
+        ...(source.baselines === false ? [] : [...names].map((label) => make("option", { value: label, text: label }))),
+      );
+      base.value = state.baseline;
+      let found = null;
+      if (names.size > 1)
+        try {
+          found = await source.comparison(ids, metric().name, state.at === "shared" ? state.over : "", state.baseline);
+        } catch {
+          found = null; // a run no longer exists
+        }
+      if (turn !== asking) return;
+      if (!found?.rows) {
+        between.replaceChildren();
+        remarks.replaceChildren(...differences.notes(make, found?.remarks ?? []));
+        return;
+      }
+      const there = found.rows.filter((r) => names.has(r.label) && names.has(r.baseline));
+      const point = Object.entries(found.at)
+        .map(([axis, value]) => `, at the last evaluation up to ${axis === "bytes_up" ? bytes(value) : axis === "version" ? `round ${count(value)}` : `${number(value)} s`}`)
+        .join("");
+      between.replaceChildren(
+        make("h3", { text: "Paired differences" }),
+        make("div", { class: "controls" }, where, make("label", {}, "Compare with", base)),
+        ...(there.length
+          ? [
+              differences.paired(make, { ...found, rows: there }, metric()),
+              make("p", {
+                class: "faint",
+                text:
+                  `Seed by seed${point}. Intervals are those of Student's t distribution; p-values are corrected for ` +
+                  `${count(found.rows.length)} ${found.rows.length === 1 ? "comparison" : "comparisons"} (Holm)` +
+                  (source.fixed ? ", over all seeds of this report." : "."),
+              }),
+            ]
+          : [make("p", { class: "faint", text: "There are no pairs of finished runs with the same seed." })]),
+      );
+      remarks.replaceChildren(...differences.notes(make, [...found.remarks, ...found.notes]));
     }
 
     // One run -----------------------------------------------------------------------------------------------------
@@ -399,6 +517,7 @@ const view = (() => {
       if (turn !== asked) return; // another run was selected meanwhile
       forget(details);
       const made = [];
+      charts.lead(labels().indexOf(source.runs.find((run) => run.id === id)?.label));
       if (d.trips) {
         const part =
           d.timeline.clients.length < d.clients
@@ -577,6 +696,7 @@ const view = (() => {
       await fetched(selected().map((run) => run.id));
       list();
       compare();
+      await paired();
     }
 
     root.replaceChildren(
@@ -585,17 +705,20 @@ const view = (() => {
         { "aria-labelledby": "runs-title" },
         make("h2", { id: "runs-title", tabindex: -1, text: "Runs" }),
         seek,
-        make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, table),
+        rows,
+        more,
       ),
       make(
         "section",
         { "aria-labelledby": "compare-title" },
         make("h2", { id: "compare-title", text: "Comparison" }),
-        make("div", { class: "controls" }, radios("Axis", AXES, "over"), choice, target, whole),
+        make("div", { class: "controls" }, radios("Axis", AXES, "over"), scale, until, choice, target, whole),
+        make("figcaption", {}, download.buttons(make, "comparison", () => drawn.get(place))),
         place,
+        legend,
         make(
           "div",
-          { class: "scroll" },
+          { class: "scroll whole" },
           make(
             "table",
             { id: "reached" },
@@ -607,7 +730,7 @@ const view = (() => {
                 {},
                 make("th", { scope: "col", class: "name", text: "run" }),
                 column,
-                ...["rounds to target", "time to target", "uploaded bytes to target", "seeds at target"].map((text) =>
+                ...["seeds", "rounds to target", "time to target", "uploaded bytes to target", "seeds at target"].map((text) =>
                   make("th", { scope: "col", text }),
                 ),
               ),
@@ -615,6 +738,9 @@ const view = (() => {
             reached,
           ),
         ),
+        remarks,
+        between,
+        settings,
       ),
       make(
         "section",
@@ -655,7 +781,10 @@ const view = (() => {
         const moved = ids.filter((id) => state.selected.has(id));
         await fetched(moved);
         list();
-        if (moved.length || fresh) compare();
+        if (moved.length || fresh) {
+          compare();
+          await paired();
+        }
       },
       detail,
       // Whether the user is reading the details, which should not change then.
