@@ -29,6 +29,28 @@ def test_a_report_and_its_pictures(runs: pathlib.Path, tmp_path: pathlib.Path) -
     } <= names
 
 
+def test_chosen_figures_in_the_width_of_a_page(
+    runs: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = offbeat("report", runs / "sweep", "--only", "loss, staleness", "--pdf", "--width", "page")
+    assert made.exit_code == 0, made.output
+    names = {path.name for path in pathlib.Path("figures").iterdir()}
+    axes = [f"loss-{over}" for over in ("virtual_seconds", "version", "bytes_up")]
+    single = [f"{label}-seed{seed}-staleness" for label in ("FEDBUFF", "CA2FL") for seed in (0, 1)]
+    assert names == {f"{name}.{kind}" for name in axes + single for kind in ("png", "svg", "pdf")}
+    assert not pathlib.Path("report.html").exists()
+    for name in (axes[0], single[0]):
+        header = pathlib.Path(f"figures/{name}.png").read_bytes()[16:20]  # the width in pixels
+        assert int.from_bytes(header) == 7.0 * 300
+    for words, message in (
+        (("--only", "loss,f1"), "there is no figure 'f1'; there are accuracy, loss, staleness"),
+        (("--pdf", "--width", "wide"), "--width: 'wide' is not column, page or a number of centimeters"),
+    ):
+        told = offbeat("report", runs / "sweep", *words)
+        assert (told.exit_code, message in told.output) == (2, True), told.output
+
+
 def test_pictures_alone(runs: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert offbeat("report", runs / "lossy", "--png", "pictures").exit_code == 0
@@ -126,7 +148,7 @@ def test_differences_seed_by_seed(runs: pathlib.Path, at: int | None) -> None:
     assert f"| 2 | {mean:+.2f} |".replace("-", "−") in row
     (row,) = (line for line in shown.output.splitlines() if line.startswith("| CA2FL |"))
     assert f"| {50 * sum(values[0]):.1f} ±" in row
-    assert "| algorithm.name | ca2fl | fedbuff |" in shown.output
+    assert "| algorithm.name | fedbuff | ca2fl |" in shown.output
     assert ("up to version = 4" in shown.output) == (at is not None)
 
 
@@ -145,7 +167,7 @@ def test_tables_for_latex_and_another_metric(runs: pathlib.Path) -> None:
         (("--at", "100"), "--at: '100' is not an axis and a number"),
         (("--at", "hours=3"), "at: give one of version"),
         (("--metric", "f1"), "metric: the runs have no 'f1'; they have accuracy, loss"),
-        (("--baseline", "x"), "baseline: there is no experiment 'x'; there are CA2FL, FEDBUFF"),
+        (("--baseline", "x"), "baseline: there is no experiment 'x'; there are FEDBUFF, CA2FL"),
     ],
 )
 def test_mistakes_in_a_comparison(runs: pathlib.Path, words: tuple[str, ...], message: str) -> None:

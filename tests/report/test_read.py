@@ -78,7 +78,7 @@ def test_seeds_of_two_sweeps_with_the_same_labels_stay_together(runs: pathlib.Pa
             file.write_text(file.read_text().replace("rounds = 12", f"rounds = {12 if name == 'A' else 13}"))
     labels = [record.label for record in read.records([tmp_path])]
     assert labels == [
-        f"{kind.upper()} ({name}/{kind})" for name in ("A", "B") for kind in ("ca2fl", "fedbuff") for _ in (0, 1)
+        f"{kind.upper()} ({name}/{kind})" for name in ("A", "B") for kind in ("fedbuff", "ca2fl") for _ in (0, 1)
     ]
 
 
@@ -186,3 +186,8 @@ def test_names_are_one_line_without_control_characters(runs: pathlib.Path, tmp_p
     record = read.read(tmp_path / "run")
     assert record.state == "\ufffd[31mred"
     assert record.problem == "a\ufffdb?"
+
+
+def test_runs_are_in_the_order_of_their_sweep(runs: pathlib.Path) -> None:
+    found = [(record.label, record.seed) for record in read.records([runs / "sweep"])]
+    assert found == [("FEDBUFF", 0), ("FEDBUFF", 1), ("CA2FL", 0), ("CA2FL", 1)]

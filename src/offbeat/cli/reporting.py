@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import re
 from collections.abc import Sequence
 
 import click
@@ -20,40 +19,41 @@ FOLDERS = click.argument("folders", metavar="RUN...", nargs=-1, required=True, t
 @click.option(
     "--html", "file", type=click.Path(path_type=pathlib.Path), help="HTML file to write (default: report.html)."
 )
-@click.option("--png", "figures", type=click.Path(path_type=pathlib.Path), help="Folder for figures as PNG and SVG.")
-def report(folders: Sequence[pathlib.Path], file: pathlib.Path | None, figures: pathlib.Path | None) -> None:
+@click.option("--png", "folder", type=click.Path(path_type=pathlib.Path), help="Folder for figures as PNG and SVG.")
+@click.option("--pdf", is_flag=True, help="Write figures as PDF too (without --png: to the folder figures).")
+@click.option("--only", metavar="NAMES", help="Figures to write, such as accuracy,staleness (default: all).")
+@click.option("--width", default=None, help="Width of the figures: column, page or centimeters.")
+def report(
+    folders: Sequence[pathlib.Path],
+    file: pathlib.Path | None,
+    folder: pathlib.Path | None,
+    pdf: bool,
+    only: str | None,
+    width: str | None,
+) -> None:
     """Write an HTML report that compares runs and shows each in detail.
 
     RUN is the folder of a run, of a sweep, or of several runs. The report is a single file that loads nothing from the
-    network.
+    network. Figures have 300 dpi and the text size of a paper.
     """
-    from offbeat.report import html, notes, plots, read
+    from offbeat.report import figures, html, notes, read
+    from offbeat.report.figure_style import inches
 
     records, remarks = notes.distinct(read.records(_existing(folders)))
     remarks += notes.differences(records)
+    drawn = folder is not None or pdf or only is not None
     try:
-        if file is not None or figures is None:
+        if drawn:
+            folder, size = folder or pathlib.Path("figures"), None if width is None else inches(width)
+            kinds = ("png", "svg", *(("pdf",) if pdf else ()))
+            made = figures.draw(records, only.split(",") if only else None, size)
+            figures.save(made, folder, kinds)
+            click.echo(f"figures  {folder} ({len(made)}, each as {', '.join(kind.upper() for kind in kinds)})")
+        if file is not None or not drawn:
             file = file or pathlib.Path("report.html")
             title = folders[0].resolve().name if len(folders) == 1 else f"{len(records)} runs"
             file.write_text(html.page(records, title), encoding="utf-8")
             click.echo(f"report   {file}")
-        if figures is not None:
-            figures.mkdir(parents=True, exist_ok=True)
-            groups: dict[str, list[pathlib.Path]] = {}
-            for record in records:
-                if record.metrics:
-                    groups.setdefault(record.label, []).append(record.path)
-            name = plots.main_metric(record for record in records if record.metrics).name
-            made = {f"{plain(name)}-{over}": plots.curves(groups, over) for over in plots.AXES if groups}
-            for number, record in enumerate(records):
-                name = plain(f"{record.label}-seed{record.seed}")
-                twice = any(kind.startswith(f"{name}-") for kind in made)
-                drawn = plots.of_run(record)
-                made |= {f"{name}-{number}-{kind}" if twice else f"{name}-{kind}": f for kind, f in drawn.items()}
-            for file_name, figure in made.items():
-                figure.savefig(figures / f"{file_name}.png")
-                figure.savefig(figures / f"{file_name}.svg")
-            click.echo(f"figures  {figures} ({len(made)}, each as PNG and SVG)")
     except OSError as error:
         raise RunFolderError(f"cannot write the report: {error}") from error
     remark(remarks)
@@ -168,11 +168,6 @@ def remark(notes: Sequence[str]) -> None:
     console = Console()
     for note in notes:
         console.print(f"note    {note}", markup=False, highlight=False)
-
-
-def plain(name: str) -> str:
-    """Return a name that is safe for files."""
-    return re.sub(r"[^\w.=,+-]+", "-", name).strip("-.")[:80]
 
 
 def _existing(folders: Sequence[pathlib.Path]) -> Sequence[pathlib.Path]:

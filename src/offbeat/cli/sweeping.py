@@ -20,7 +20,7 @@ from offbeat.cli.common import (
     settings_options,
     track_option,
 )
-from offbeat.cli.reporting import plain, remark
+from offbeat.cli.reporting import remark
 
 if TYPE_CHECKING:
     from offbeat.runs.callbacks import Callback
@@ -57,6 +57,7 @@ def sweep(
     replaces its seeds.
     """
     from offbeat.report import notes, plots, read, tables
+    from offbeat.report.figures import plain
     from offbeat.runs.sweep import Sweep
     from offbeat.runs.trackers import trackers
 

@@ -1,139 +1,164 @@
 """Figures of runs. Every function returns a matplotlib figure that can be changed before it is saved.
 
 Figures of a single run take a record from `offbeat.report.read.read(folder)` and fit a column of a paper: 3.4 inches
-wide, with text of 8 points.
+wide, with text of 8 points; `offbeat.report.figure_style.resized` changes the width.
 """
 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.metric_info import ACCURACY, MetricInfo
 from offbeat.report import series
+from offbeat.report.figure_style import (
+    COLORS,
+    COLUMN,
+    PAGE,
+    TEXT,
+    byte_ticks,
+    new_figure,
+    outer_legend,
+    series_style,
+    whole_numbers,
+)
+from offbeat.report.paired import metric_of
 from offbeat.report.read import Record, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito
-INSIDE = 10  # most curves whose legend fits inside the axes
-AXES = {"virtual_seconds": "virtual time (s)", "version": "round", "bytes_up": "bytes up"}
+AXES = {"virtual_seconds": "virtual time (s)", "version": "round", "bytes_up": "uploads"}
+HEIGHT = 2.4  # inches of most figures of a run
 
 
 def curves(
-    runs: Mapping[str, Sequence[pathlib.Path]], over: str = "virtual_seconds", target: float | None = None
+    runs: Mapping[str, Sequence[pathlib.Path]],
+    over: str = "virtual_seconds",
+    target: float | None = None,
+    metric: str | None = None,
+    width: float = PAGE,
 ) -> Figure:
-    """Draw the main metric of several experiments, with a band from the lowest to the highest seed.
+    """Draw a metric of several experiments, with a band from the lowest to the highest seed.
 
     A seed that ends earlier than others keeps its final value, so that a curve ends at the mean of the final values.
-    Experiments with another main metric than the first one are left out.
+    Experiments without the metric are left out.
 
     Args:
         runs: Run folders by label; the folders of one label are seeds of one experiment.
         over: The horizontal axis: virtual_seconds, version or bytes_up.
         target: Value to mark; a fraction for percentages.
+        metric: Name of the metric; the main one of the first run by default.
+        width: Width in inches.
     """
-    many = len(runs) > INSIDE
-    figure, axes = _figure(10.5, max(4.2, 0.16 * len(runs))) if many else _figure(7.0, 4.2)
+    figure, axes = new_figure(width, (0.6 if width > COLUMN else 0.75) * width + 0.04 * len(runs))
     found = {label: [read(folder) for folder in folders] for label, folders in runs.items()}
-    info = main_metric(record for group in found.values() for record in group)
-    for label, group in found.items():
-        lines = [record.metrics for record in group if record.metric.name == info.name]
+    every = [record for group in found.values() for record in group]
+    info = metric_of(every, metric)
+    seeds, few = 1, len(found) <= 6
+    for place, (label, group) in enumerate(found.items()):
+        known = [[line for line in record.metrics if line.get(info.name) is not None] for record in group]
+        lines = [each for each in known if each]
         if not lines:
             continue
+        seeds = max(seeds, len(lines))
         # The quality of a model holds until the next evaluation: a step function, not a slope.
         steps = [
             (np.array([line[over] for line in each]), np.array([line[info.name] for line in each])) for each in lines
         ]
-        draw_mean(axes, [(at, info.scale * values) for at, values in steps], label)
+        style = series_style(place) | {"markevery": (0.02 * (place % 5), 0.1), "markersize": 3}
+        draw_mean(axes, [(at, info.scale * values) for at, values in steps], label, 0.15 if few else 0.07, **style)
     if target is not None:
         axes.axhline(info.scale * target, color="0.5", linewidth=0.8, linestyle=":")
     axes.set(xlabel=AXES[over], ylabel=f"test {info.title}", xlim=(0, None))
     if info.unit == "%":
-        axes.set_ylim(0, 100)
-    if many:
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
-    else:
-        axes.legend(frameon=False, loc="upper right" if info.higher_is_better is False else "lower right")
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, 0), min(high, 100))
+    if over == "version":
+        whole_numbers(axes.xaxis)
+    elif over == "bytes_up":
+        byte_ticks(axes.xaxis)
+    outer_legend(figure, f"mean of {seeds} seeds; band: lowest to highest" if seeds > 1 else None)
     return figure
 
 
-def main_metric(records: Iterable[Record]) -> MetricInfo:
-    """Return the main metric of the first run."""
-    return next((record.metric for record in records), ACCURACY)
-
-
-def draw_mean(axes: Any, curves: Sequence[tuple[NDArray[Any], NDArray[Any]]], label: str, **style: Any) -> None:
+def draw_mean(
+    axes: Any, curves: Sequence[tuple[NDArray[Any], NDArray[Any]]], label: str, shade: float = 0.15, **style: Any
+) -> None:
     """Draw the mean of step functions, and a band from the lowest to the highest of them.
 
     Args:
         axes: Where to draw.
         curves: The horizontal places of each curve and its values there; it keeps its last value to the end.
         label: Its name in the legend.
-        style: Further options of the line.
+        shade: Opacity of the band.
+        style: Further options of the line, such as those of `figure_style.series_style`.
     """
     grid = np.unique(np.concatenate([at for at, _ in curves]))
     values = np.stack([of[np.searchsorted(at, grid, side="right") - 1] for at, of in curves])
-    (line,) = axes.plot(grid, values.mean(axis=0), label=label, drawstyle="steps-post", **{"linewidth": 1.6} | style)
+    (line,) = axes.plot(grid, values.mean(axis=0), label=label, drawstyle="steps-post", **{"linewidth": 1.3} | style)
     if len(curves) > 1:
         axes.fill_between(
-            grid, values.min(axis=0), values.max(axis=0), step="post", alpha=0.15, color=line.get_color(), linewidth=0
+            grid, values.min(axis=0), values.max(axis=0), step="post", alpha=shade, color=line.get_color(), linewidth=0
         )
 
 
 def partition(counts: NDArray[np.int64]) -> Figure:
     """Draw the number of examples per client and label."""
     clients, classes = counts.shape
-    figure, axes = _figure(min(12.0, 3.0 + 0.09 * clients), 1.6 + 0.22 * min(classes, 40))
+    figure, axes = new_figure(min(12.0, 3.0 + 0.09 * clients), 1.6 + 0.22 * min(classes, 40))
+    whole_numbers(axes.xaxis, axes.yaxis)
     shown = np.where(counts == 0, np.nan, counts.astype(float))
     image = axes.imshow(shown.T, aspect="auto", interpolation="nearest", cmap="viridis", origin="lower")
-    axes.set(xlabel="client", ylabel="label", title=f"{counts.sum():,} examples, {clients} clients")
+    axes.set(xlabel="client", ylabel="label")
+    axes.set_title(f"{counts.sum():,} examples, {clients} clients", fontsize=TEXT)
     if classes <= 20:
         axes.set_yticks(range(classes))
-    figure.colorbar(image, label="examples", pad=0.02)
+    _scale(figure, image, "examples")
     return figure
 
 
 def staleness(record: Record) -> Figure:
     """Draw the distribution of staleness."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     tau, counts = series.staleness(record.log())
     axes.bar(tau, counts, width=0.9 * (tau[1] - tau[0] if len(tau) > 1 else 1), align="edge")
     axes.set(xlabel="staleness τ (versions)", ylabel="updates")
+    whole_numbers(axes.xaxis, axes.yaxis)
     return figure
 
 
 def staleness_over_time(record: Record) -> Figure:
     """Draw the mean and the largest staleness of arriving updates over time."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     time, mean, most = series.staleness_over_time(record.log())
     there = ~np.isnan(mean)
     axes.plot(time[there], mean[there], label="mean")
     axes.plot(time[there], most[there], label="largest", linewidth=0.7)
-    axes.set(xlabel=AXES["virtual_seconds"], ylabel="staleness τ")
-    axes.legend(frameon=False, fontsize=7)
+    axes.set(xlabel=AXES["virtual_seconds"], ylabel="staleness τ (versions)")
+    outer_legend(figure)
     return figure
 
 
 def concurrency(record: Record) -> Figure:
     """Draw the number of busy clients and of updates that wait for the next server step."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     log = record.log()
     axes.plot(*series.concurrency(log), label="busy clients")
     axes.plot(*series.waiting(log), label="waiting updates (max)", linewidth=0.7, drawstyle="steps-mid")
     axes.set(xlabel=AXES["virtual_seconds"], ylabel="number", ylim=(0, None))
-    axes.legend(frameon=False, fontsize=7)
+    whole_numbers(axes.yaxis)
+    outer_legend(figure)
     return figure
 
 
 def participation(record: Record) -> Figure:
     """Draw each client's share of the updates against its share of the data."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     data, updates, who = series.participation(record.log(), record.clients, record.sizes)
     if record.sizes is None:
         axes.plot(who, 100 * updates, ".", markersize=4, alpha=0.6, markeredgewidth=0)
@@ -148,7 +173,7 @@ def participation(record: Record) -> Figure:
 
 def timeline(record: Record) -> Figure:
     """Draw jobs as bars, darker for staler updates; a dashed bar with a cross was not aggregated."""
-    figure, axes = _column(height=3.4)
+    figure, axes = new_figure(COLUMN, 3.4)
     clients, jobs = series.sample_jobs(record.log())
     place = {int(client): at for at, client in enumerate(clients)}
     tau = jobs["staleness"] / max(1, int(jobs["staleness"].max(initial=0)))
@@ -166,7 +191,7 @@ def timeline(record: Record) -> Figure:
 
 def at_work(record: Record) -> Figure:
     """Draw the share of the time that each client, or group of clients, was busy."""
-    figure, axes = _column(height=3.0)
+    figure, axes = new_figure(COLUMN, 3.0)
     cuts, busy = series.at_work(record.log(), record.clients)
     extent = (cuts[0], cuts[-1], 0, record.clients)
     image = axes.imshow(busy, aspect="auto", origin="lower", extent=extent, cmap="Blues", vmin=0, vmax=1)
@@ -177,21 +202,23 @@ def at_work(record: Record) -> Figure:
 
 def ages(record: Record) -> Figure:
     """Draw the age of the cached updates."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     found = series.ages(record.log(), record.clients)
     axes.plot(found.version, found.mean, label="mean")
     axes.plot(found.version, found.most, label="oldest", linewidth=0.7)
     axes.set(xlabel=AXES["version"], ylabel="age (versions)")
-    axes.legend(frameon=False, fontsize=7)
+    whole_numbers(axes.xaxis)
+    outer_legend(figure)
     return figure
 
 
 def durations(record: Record) -> Figure:
     """Draw the distribution of job durations."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     cuts, counts = series.durations(record.log())
     axes.stairs(counts, cuts, fill=True)
     axes.set(xlabel="duration (s)", ylabel="jobs")
+    whole_numbers(axes.yaxis)
     if cuts[0] > 0:
         axes.set_xscale("log")
     return figure
@@ -199,7 +226,7 @@ def durations(record: Record) -> Figure:
 
 def plan(record: Record, device: int = 0) -> Figure:
     """Draw FedLuck's φ of a device over local steps and compression rate, and the device's choice."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     k, delta, alpha, beta = record.setting["plan"][device]
     ks, deltas = np.arange(2.0, 61.0)[:, None], np.linspace(0.01, 1, 100)[None, :]
     values = series.log_phi(record.setting, ks, deltas, alpha, beta)
@@ -213,7 +240,7 @@ def plan(record: Record, device: int = 0) -> Figure:
 
 def network(record: Record) -> Figure:
     """Draw the network of a decentralized run."""
-    figure, axes = _column(height=3.2)
+    figure, axes = new_figure(COLUMN, 3.2)
     found = record.setting["network"]
     turn = 2 * np.pi * np.arange(found["nodes"]) / found["nodes"]
     x, y = np.cos(turn), np.sin(turn)
@@ -228,74 +255,54 @@ def network(record: Record) -> Figure:
 
 def consensus(record: Record) -> Figure:
     """Draw the distance of the clients' models from their mean."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     axes.plot([line["version"] for line in record.metrics], [line["consensus"] for line in record.metrics])
     axes.set(xlabel=AXES["version"], ylabel="distance from the mean", ylim=(0, None))
+    whole_numbers(axes.xaxis)
     return figure
 
 
 def epsilon(record: Record) -> Figure:
     """Draw the privacy loss ε of the client that contributed most often."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     axes.plot([line["version"] for line in record.metrics], [line.get("epsilon") for line in record.metrics])
     axes.set(xlabel=AXES["version"], ylabel="ε", ylim=(0, None))
+    whole_numbers(axes.xaxis)
     return figure
 
 
 def gradients(record: Record) -> Figure:
     """Draw ‖∇f(x)‖² and the heterogeneity of the clients' gradients."""
-    figure, axes = _column()
+    figure, axes = new_figure(COLUMN, HEIGHT)
     versions = [line["version"] for line in record.metrics]
     for name, label in (("gradient_square", "‖∇f‖²"), ("heterogeneity", "σ_g²")):
         axes.plot(versions, [line.get(name) for line in record.metrics], label=label)
     axes.set(xlabel=AXES["version"], yscale="log")
-    axes.legend(frameon=False, fontsize=7)
+    whole_numbers(axes.xaxis)
+    outer_legend(figure)
     return figure
+
+
+def figures_of(record: Record) -> dict[str, partial[Figure]]:
+    """Return the functions that draw the figures for which a run has data, by name."""
+    some: list[Callable[[Record], Figure]] = []
+    if len(record.log()):
+        some += [staleness, staleness_over_time, concurrency, participation, timeline, at_work, durations]
+        some += [ages] if record.has_cache else []
+    some += [network] if "network" in record.setting else []
+    first = record.metrics[0] if record.metrics else {}
+    named = (("consensus", consensus), ("epsilon", epsilon), ("heterogeneity", gradients))
+    some += [draw for column, draw in named if column in first]
+    found: dict[str, partial[Figure]] = {draw.__name__: partial(draw, record) for draw in some}
+    if "partition" in record.setting:
+        found["partition"] = partial(partition, np.array(record.setting["partition"]))
+    devices = min(series.DEVICES, len(record.setting.get("plan", ())))
+    return found | {f"plan {device}": partial(plan, record, device) for device in range(devices)}
 
 
 def of_run(record: Record) -> dict[str, Figure]:
     """Return all figures for which a run has data, by name."""
-    figures: dict[str, Figure] = {}
-    if len(record.log()):
-        always = (staleness, staleness_over_time, concurrency, participation, timeline, at_work, durations)
-        figures |= {draw.__name__: draw(record) for draw in always}
-        if record.has_cache:
-            figures["ages"] = ages(record)
-    if "partition" in record.setting:
-        figures["partition"] = partition(np.array(record.setting["partition"]))
-    if "plan" in record.setting:
-        figures |= {
-            f"plan-{device}": plan(record, device) for device in range(min(series.DEVICES, len(record.setting["plan"])))
-        }
-    if "network" in record.setting:
-        figures["network"] = network(record)
-    if record.metrics and "consensus" in record.metrics[0]:
-        figures["consensus"] = consensus(record)
-    if record.metrics and "epsilon" in record.metrics[0]:
-        figures["epsilon"] = epsilon(record)
-    if record.metrics and "heterogeneity" in record.metrics[0]:
-        figures["gradients"] = gradients(record)
-    return figures
-
-
-def _figure(width: float, height: float) -> tuple[Figure, Any]:
-    from matplotlib.figure import Figure  # not pyplot: no global state, no display needed
-
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_prop_cycle(color=COLORS)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _column(width: float = 3.4, height: float = 2.4) -> tuple[Figure, Any]:
-    """Return a figure for a column of a paper."""
-    figure, axes = _figure(width, height)
-    figure.set_dpi(300)
-    axes.tick_params(labelsize=7)
-    for text in (axes.xaxis.label, axes.yaxis.label):
-        text.set_fontsize(8)
-    return figure, axes
+    return {name.replace(" ", "-"): draw() for name, draw in figures_of(record).items()}
 
 
 def _scale(figure: Figure, image: Any, label: str) -> None:

@@ -127,15 +127,23 @@ class Record:
 
 
 def find(root: pathlib.Path, depth: int = DEPTH) -> Iterator[pathlib.Path]:
-    """Yield the run folders at or under a folder, sorted by name, without following symbolic links."""
+    """Yield the run folders at or under a folder, without following symbolic links.
+
+    They are sorted by name, and those of a sweep as its file lists the experiments.
+    """
     if is_run(root):
         yield root
         return
     if depth:
         try:
-            below = sorted(place for place in root.iterdir() if place.is_dir() and not place.is_symlink())
+            below = [place for place in root.iterdir() if place.is_dir() and not place.is_symlink()]
         except OSError:
             return
+        rank: dict[str, int] = {}
+        with contextlib.suppress(UnreadableFileError):
+            for number, run in enumerate(read_sweep(root)):
+                rank.setdefault(run["folder"].split("/")[0], number)
+        below.sort(key=lambda place: (rank.get(place.name, math.inf), place.name))
         for place in below:
             if not place.name.startswith("."):
                 yield from find(place, depth - 1)

@@ -62,7 +62,7 @@ def test_paired_differences_are_those_of_the_module(
     visit = Visit(browser, served[0] if live else report)
     only_the_sweep(visit)
     records = read.records([runs / "sweep"])
-    cells = visit.page.locator("#paired tbody tr", has_text="FEDBUFF − CA2FL").locator("td")
+    cells = visit.page.locator("#paired tbody tr", has_text="CA2FL − FEDBUFF").locator("td")
     for name, at in (
         ("at the end of each run", None),
         ("where the shortest run ends", paired.shared_point(records, "virtual_seconds")),
@@ -73,8 +73,8 @@ def test_paired_differences_are_those_of_the_module(
         visit.page.locator("#paired tbody tr", has_text=wanted).first.wait_for()
         assert cells.all_inner_texts()[1:3] == ["2", wanted]
         assert ("at the last evaluation up to" in visit.page.locator(COMPARE).inner_text()) == (at is not None)
-    visit.page.get_by_label("Baseline").select_option("FEDBUFF")
-    visit.page.locator("#paired td", has_text="CA2FL − FEDBUFF").wait_for()
+    visit.page.get_by_label("Baseline").select_option("CA2FL")
+    visit.page.locator("#paired td", has_text="FEDBUFF − CA2FL").wait_for()
     for note in notes.differences(records) if live else notes.differences(read.records([runs])):
         assert note in visit.texts("#notes li")
     visit.end()
