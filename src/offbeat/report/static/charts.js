@@ -157,10 +157,12 @@ const charts = (() => {
     type: "custom",
     silent: true,
     clip: true,
-    data: [0],
+    data: [-most(low.map((v) => -v)), most(high)].map((v) => [grid[0], v]), // the axis covers both; the first one draws
+    encode: { x: 0, y: 1 },
     itemStyle: { color: color },
     tooltip: { show: false },
-    renderItem: (_, api) => {
+    renderItem: ({ dataIndex }, api) => {
+      if (dataIndex) return null;
       const edge = (v) =>
         grid
           .flatMap((x, i) => (v[i] === null ? [] : [...(i ? [[x, v[i - 1] ?? v[i]]] : []), [x, v[i]]]))
@@ -185,6 +187,21 @@ const charts = (() => {
   const named = (metric) => `${metric.name}${metric.unit ? ` (${metric.unit})` : ""}`;
 
   // `limit` is the end of the horizontal axis, or null; a logarithmic axis begins at the first positive place.
+  // The part of step functions between two places, either of which may be null; what holds there is drawn up to them.
+  const within = (found, start, end) => {
+    const { grid } = found,
+      first = start === null ? 0 : Math.max(0, grid.findLastIndex((x) => x <= start)),
+      last = end === null ? grid.length - 1 : grid.findLastIndex((x) => x <= end),
+      cut = (values) => values.slice(first, last + 1);
+    const part = { grid: cut(grid), mean: cut(found.mean), low: cut(found.low), high: cut(found.high) };
+    if (start !== null && part.grid.length) part.grid[0] = Math.max(part.grid[0], start);
+    if (last >= first && last < grid.length - 1) {
+      part.grid.push(end);
+      for (const of of ["mean", "low", "high"]) part[of].push(part[of][last - first]);
+    }
+    return part;
+  };
+
   // Mean ± standard deviation, or a single value.
   const spread = (metric, values) => {
     if (!values.length) return "–";
@@ -198,12 +215,12 @@ const charts = (() => {
       what = metric.name,
       series = [],
       scale = scaleOf(metric);
+    const places = groups.flatMap((g) => g.curves.flatMap((c) => c[over].filter((x) => x > 0)));
+    const start = log && places.length ? -most(places.map((x) => -x)) : null; // 0 has no logarithm
     groups.forEach(({ label, curves, color, dash }) => {
       const some = curves.filter((c) => c[over].length);
       if (!some.length) return;
-      const found = together(some, over, what),
-        from = log ? found.grid.findIndex((x) => x > 0) : 0,
-        [grid, mean, low, high] = [found.grid, found.mean, found.low, found.high].map((v) => (from < 0 ? [] : v.slice(from))),
+      const { grid, mean, low, high } = within(together(some, over, what), start, limit),
         y = (v) => (v === null ? null : scale * v);
       series.push(
         line(
@@ -219,7 +236,7 @@ const charts = (() => {
           },
         ),
       );
-      if (some.length > 1) series.push(band(label, color, grid, low.map(y), high.map(y), groups.length > 6 ? 0.06 : 0.15));
+      if (some.length > 1 && grid.length) series.push(band(label, color, grid, low.map(y), high.map(y), groups.length > 6 ? 0.06 : 0.15));
     });
     if (target !== null && series.length)
       series[0].markLine = {
