@@ -67,7 +67,7 @@ def timeline() -> Figure:
         for trip in trips:
             each.barh(trip["client"], trip["time"] - trip["sent"], 0.7, trip["sent"],
                       color=AGES[min(3, trip["staleness"])], edgecolor="white", linewidth=0.6)  # fmt: skip
-        steps = [line["virtual_seconds"] for line in result.metrics[1:] if line["virtual_seconds"] <= seconds]
+        steps = [line["virtual_seconds"] for line in result.evaluations[1:] if line["virtual_seconds"] <= seconds]
         for step in steps:
             each.axvline(step, color=RED, linewidth=0.7, alpha=0.7, zorder=0)
         each.set_title(f"{title}\n{len(steps)} versions in {seconds:.0f} s", fontsize=10)
@@ -195,8 +195,8 @@ def cache() -> Figure:
             rounds=120,
             evaluation=2,
         )
-        x = [line["version"] for line in result.metrics]
-        left.plot(x, [100 * line["accuracy"] for line in result.metrics], color=color, linewidth=1.5, label=label)
+        x = [line["version"] for line in result.evaluations]
+        left.plot(x, [100 * line["accuracy"] for line in result.evaluations], color=color, linewidth=1.5, label=label)
     left.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
     left.set_title("label 0 available 10 % of the time, label 9 always", fontsize=10)
     left.legend(frameon=False, fontsize=8, loc="lower right")
@@ -212,8 +212,8 @@ def cache() -> Figure:
             virtual_seconds=100.0,
             evaluation=2,
         )
-        x = [line["virtual_seconds"] for line in result.metrics]
-        right.plot(x, [100 * line["accuracy"] for line in result.metrics], color=color, linewidth=1.2, label=label)
+        x = [line["virtual_seconds"] for line in result.evaluations]
+        right.plot(x, [100 * line["accuracy"] for line in result.evaluations], color=color, linewidth=1.2, label=label)
     right.set(xlabel="virtual time (s)", ylabel="test accuracy (%)", ylim=(0, 100))
     right.set_title("asynchronous, Dirichlet 0.05", fontsize=10)
     right.legend(frameon=False, fontsize=8, loc="lower right")

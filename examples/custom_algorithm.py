@@ -118,7 +118,7 @@ def run(algorithm):
 # %%
 for algorithm in (ob.FedBuff(), MedianBuff()):
     result = run(algorithm)
-    worst = min(line["accuracy"] for line in result.metrics[5:])
+    worst = min(line["accuracy"] for line in result.evaluations[5:])
     summary = result.summary
     print(
         f"{type(algorithm).__name__:10} accuracy {result.accuracy:6.1%}, lowest {worst:6.1%}; "

@@ -96,7 +96,7 @@ for name, client in {
         rounds=40,
         evaluation=5,
     )
-    late = [line["accuracy"] for line in result.metrics[-4:]]
+    late = [line["accuracy"] for line in result.evaluations[-4:]]
     print(f"{name:21} accuracy {sum(late) / len(late):6.1%}, lowest {min(late):6.1%}")
 
 # %% [markdown]

@@ -65,7 +65,7 @@ result = ob.run(
     rounds=80,
     executor="vectorized",
 )
-for row in result.metrics:
+for row in result.evaluations:
     print(f"version {row['version']:3}  perplexity {row['perplexity']:6.2f}  accuracy {row['accuracy']:6.1%}")
 
 # %% [markdown]

@@ -50,7 +50,7 @@ def make_model() -> torch.nn.Module:
 
 
 def show(name: str, result: ob.Result) -> None:
-    before, after = result.metrics[0]["accuracy"], result.accuracy
+    before, after = result.evaluations[0]["accuracy"], result.accuracy
     sizes = f"{result.summary['parameters']:7,} parameters, {result.summary['bytes_up'] / 1e6:5.1f} MB uploaded"
     print(f"{name:12} accuracy {before:6.1%} → {after:6.1%}, {sizes}")
 

@@ -53,5 +53,5 @@ result = ob.run(
     rounds=300,
     executor="vectorized",
 )
-for line in result.metrics:
+for line in result.evaluations:
     print(f"{line['version']:5} {line['f1']:6.1%}   " + " ".join(f"{line[f'f1_{name}']:6.1%}" for name in LABELS))

@@ -57,15 +57,15 @@ def run(personalization):
 
 
 # %% [markdown]
-# Each client is tested on test digits of its own two kinds, with its own model. `result.client_metrics` has one row per
-# client and evaluation; the rows of `result.metrics` summarize them.
+# Each client is tested on test digits of its own two kinds, with its own model. `result.client_evaluations` has one
+# row per client and evaluation; the rows of `result.evaluations` summarize them.
 
 # %%
 print(f"{'accuracy, %':20} {'all':>5} {'worst tenth':>12} {'clients at 100':>15} {'MB sent':>8}")
 for name, personalization in PERSONALIZATIONS.items():
     result = run(personalization)
-    last = result.metrics[-1]
-    perfect = sum(row["accuracy"] == 1 for row in result.client_metrics if row["version"] == last["version"])
+    last = result.evaluations[-1]
+    perfect = sum(row["accuracy"] == 1 for row in result.client_evaluations if row["version"] == last["version"])
     print(
         f"{name:20} {100 * last['accuracy']:5.1f} {100 * last['accuracy_worst_decile']:12.1f} "
         f"{perfect:15} {last['bytes_up'] / 1e6:8.2f}"

@@ -56,10 +56,10 @@ for name, algorithm in {"FedBuff": ob.FedBuff(), "CA²FL": ob.CA2FL()}.items():
         rounds=100,
         executor="vectorized",
     )
-    last, summary = result.metrics[-1], result.summary
+    last, summary = result.evaluations[-1], result.summary
     worst, seconds = last["mae_worst_decile"], summary["target_seconds"]
     print(f"{name:10} {last['mae']:5.1f} {summary['best_mae']:5.1f} {worst:27.1f} {seconds:15.0f}")
 
 # %% [markdown]
-# `result.client_metrics` has a row per clinic and evaluation, such as
+# `result.client_evaluations` has a row per clinic and evaluation, such as
 # `{"version": 100, "client": 3, "examples": 23, "mae": 41.2, …}`.

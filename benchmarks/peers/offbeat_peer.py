@@ -37,9 +37,9 @@ def train(executor: str, task: Task, module: nn.Module, data: Data) -> tuple[flo
         device=task.device,
         executor=executor,
     )
-    warm = next(line for line in result.metrics if line["version"] == task.warmup_versions)
-    seconds = result.metrics[-1]["wall_seconds"] - warm["wall_seconds"]
-    steps = result.metrics[-1]["client_steps"] - warm["client_steps"]
+    warm = next(line for line in result.evaluations if line["version"] == task.warmup_versions)
+    seconds = result.evaluations[-1]["wall_seconds"] - warm["wall_seconds"]
+    steps = result.evaluations[-1]["client_steps"] - warm["client_steps"]
     if steps != task.timed_steps:
         raise RuntimeError(f"{steps} client steps, {task.timed_steps} expected")
     Layout.of(module).write(module.to(result.x.device), result.x)

@@ -133,7 +133,7 @@ def test_a_period_without_arrivals_keeps_x_and_counts_as_a_version() -> None:
     )
     assert result.summary["rounds"] == 20
     assert result.summary["virtual_seconds"] == pytest.approx(0.2)
-    assert len({m["loss"] for m in result.metrics}) == 1
+    assert len({m["loss"] for m in result.evaluations}) == 1
 
 
 def test_clients_are_weighted_by_their_examples_on_request() -> None:

@@ -221,7 +221,7 @@ def test_afgas_error_falls_with_rho() -> None:
             algorithm=rule, client=ob.SGD(lr=0.1, steps=10, batch_size=1), scheduler=ob.Rounds(concurrency=2),
             rounds=60, evaluation=1,
         )  # fmt: skip
-        distances = [line["loss"] for line in result.metrics[10:]]  # ½‖x‖²; the optimum is 0
+        distances = [line["loss"] for line in result.evaluations[10:]]  # ½‖x‖²; the optimum is 0
         return result.summary["rho"], float(np.mean(distances))
 
     rhos, distances = zip(*(found(topology) for topology in (Complete(), RandomRegular(degree=4), Ring())), strict=True)

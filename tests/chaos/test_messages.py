@@ -14,7 +14,7 @@ from offbeat.compression import Raw
 from offbeat.messages import Job, Update
 from offbeat.payload import WireError, decode_update, encode_update
 from offbeat.runs.drive import alone
-from offbeat.runs.result import Result
+from offbeat.runs.result import RunResult
 from offbeat.runs.run import Run
 from offbeat.simulation.transport import SimulatedTransport
 from offbeat.vectors import Layout
@@ -22,7 +22,7 @@ from offbeat_chaos.messages import CORRUPTIONS, FATES, UnreliableTransport
 from offbeat_chaos.observer import RunObserver
 
 
-def ran(seed: int, rate: float, **more: Any) -> tuple[Result, UnreliableTransport, dict[str, Any]]:
+def ran(seed: int, rate: float, **more: Any) -> tuple[RunResult, UnreliableTransport, dict[str, Any]]:
     assembly = experiment(client=ob.SGD(lr=0.1, steps=3, batch_size=8), **more).assemble()
     inner, clients = SimulatedTransport(assembly.environment, assembly.executor, 0), assembly.context.data.clients
     network = UnreliableTransport(inner, assembly.context.layout, clients, seed, timeout=12.0, until=30.0, rate=rate)

@@ -106,7 +106,7 @@ def test_a_model_that_cannot_be_stacked_is_tested_alone() -> None:
         scheduler=ob.Rounds(concurrency=2), client=ob.SGD(steps=1),
         personalization=ob.Personalization(parameters=("head",)), executor="sequential",
     )  # fmt: skip
-    assert len([row for row in run.client_metrics if row["version"] == 2]) == 4
+    assert len([row for row in run.client_evaluations if row["version"] == 2]) == 4
 
 
 def test_owners_of_test_examples_decide_where_clients_are_owners() -> None:
@@ -138,13 +138,16 @@ def test_figures_reach_the_folder_callbacks_and_the_result(tmp_path: pathlib.Pat
 
     table = SMALL | {"rounds": 4, "evaluation": {"every": 2, "per_label": True}, "executor": "sequential"}
     result = ob.execute(parse(table), out=tmp_path / "run", callbacks=[Listener()])
-    assert "per_client" not in result.metrics[-1]
-    for name, rows, key in (("client", result.client_metrics, "client"), ("label", result.label_metrics, "label")):
+    assert "per_client" not in result.evaluations[-1]
+    for name, rows, key in (
+        ("client", result.client_evaluations, "client"),
+        ("label", result.label_evaluations, "label"),
+    ):
         file = [json.loads(line) for line in (tmp_path / "run" / f"{name}_metrics.jsonl").read_text().splitlines()]
         assert [line["version"] for line in file] == [0, 2, 4]
         last = {row[key]: row["accuracy"] for row in rows if row["version"] == 4}
         assert lines[-1][f"per_{name}"]["accuracy"] == file[-1]["accuracy"] == [last[i] for i in range(len(last))]
-    assert result.metrics[-1]["accuracy_worst_decile"] == min(lines[-1]["per_client"]["accuracy"])
+    assert result.evaluations[-1]["accuracy_worst_decile"] == min(lines[-1]["per_client"]["accuracy"])
 
 
 def test_labels_of_another_kind_have_no_figures_per_label() -> None:

@@ -45,9 +45,9 @@ def by_definition(of: Experiment, x: torch.Tensor) -> tuple[float, float, float]
 def test_figures_at_an_evaluation_are_those_of_the_definitions() -> None:
     of = described(rounds=10, evaluation=ob.Evaluation(every=5, gradient_clients=6, batch_size=7))
     result = api.execute(of)
-    line = result.metrics[-1]
+    line = result.evaluations[-1]
     assert [line[name] for name in COLUMNS] == pytest.approx(by_definition(of, result.x), rel=1e-4)
-    summary, lines = result.summary, result.metrics
+    summary, lines = result.summary, result.evaluations
     assert summary["train_loss"] == line["train_loss"] < lines[0]["train_loss"]
     assert summary["gradient_square_mean"] == pytest.approx(np.mean([each["gradient_square"] for each in lines]))
     assert summary["heterogeneity_max"] == max(each["heterogeneity"] for each in lines)
@@ -57,7 +57,7 @@ def test_they_change_nothing_else_and_are_absent_unless_asked_for() -> None:
     with_them = api.execute(described(evaluation=ob.Evaluation(every=5, gradient_clients=2)))
     without = api.execute(described(evaluation=ob.Evaluation(every=5)))
     assert torch.equal(with_them.x, without.x)
-    assert not set(COLUMNS) & without.metrics[0].keys()
+    assert not set(COLUMNS) & without.evaluations[0].keys()
     assert "heterogeneity_max" not in without.summary
 
 

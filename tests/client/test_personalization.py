@@ -96,7 +96,7 @@ def test_the_same_trajectory_in_stacks(kind: str, rule: ClientRule) -> None:
         ob.run(**settings(KINDS[kind], client=rule, rounds=6, executor=name)) for name in ("sequential", "vectorized")
     )
     torch.testing.assert_close(one.x, many.x, rtol=1e-3, atol=1e-4)  # sums of products in another order
-    for a, b in zip(one.client_metrics, many.client_metrics, strict=True):
+    for a, b in zip(one.client_evaluations, many.client_evaluations, strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3, abs=1e-4)
     assert one.summary["bytes_up"] == many.summary["bytes_up"]
 
@@ -108,7 +108,7 @@ def test_the_same_bits_in_processes(rule: ClientRule) -> None:
         ob.run(**settings(EVERYTHING, client=rule, rounds=4, executor=name)) for name in ("sequential", "processes")
     )
     assert torch.equal(one.x, many.x)
-    assert one.client_metrics == many.client_metrics
+    assert one.client_evaluations == many.client_evaluations
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
@@ -141,10 +141,10 @@ def test_nothing_personal_is_the_plain_algorithm(rule: ClientRule) -> None:
         if personal.splits and not isinstance(rule, SGD | AdamW | Prox):
             continue  # what SCAFFOLD and FedDyn store concerns x only
         run = ob.run(**settings(personal, **one))
-        assert [row["accuracy"] for row in run.metrics] == [row["accuracy"] for row in plain.metrics]
-        losses = [row["loss"] for row in run.metrics]
+        assert [row["accuracy"] for row in run.evaluations] == [row["accuracy"] for row in plain.evaluations]
+        losses = [row["loss"] for row in run.evaluations]
         # x + Δ is rounded once by the server and once, for p_1, by the client
-        assert losses == pytest.approx([row["loss"] for row in plain.metrics], rel=1e-4)
+        assert losses == pytest.approx([row["loss"] for row in plain.evaluations], rel=1e-4)
 
 
 def runtime(personalization: ob.Personalization, rule: ClientRule, module: nn.Module | None = None) -> ClientRuntime:
@@ -384,7 +384,7 @@ def test_fine_tuning_changes_only_what_is_tested() -> None:
     plain = ob.run(**settings())
     tuned = ob.run(**settings(ob.Personalization(fine_tune_steps=3)))
     assert torch.equal(plain.x, tuned.x)
-    assert tuned.metrics[0]["loss"] < plain.metrics[0]["loss"]
+    assert tuned.evaluations[0]["loss"] < plain.evaluations[0]["loss"]
     experiment = api_experiment(ob.Personalization(fine_tune_steps=3))
     assembly = experiment.assemble()
     context, rule = assembly.context, experiment.client
@@ -401,7 +401,7 @@ def test_fine_tuning_changes_only_what_is_tested() -> None:
         own = torch.from_numpy(np.flatnonzero(assembly.evaluate.owners == client))
         with torch.no_grad():
             loss = nn.functional.cross_entropy(module.eval()(assembly.evaluate.x[own]), assembly.evaluate.y[own])
-        row = next(row for row in tuned.client_metrics if (row["version"], row["client"]) == (0, client))
+        row = next(row for row in tuned.client_evaluations if (row["version"], row["client"]) == (0, client))
         assert row["loss"] == pytest.approx(float(loss), rel=1e-4)
 
 

@@ -175,7 +175,7 @@ def test_a_run_on_the_data_set(tmp_path: pathlib.Path) -> None:
         data=CIFAR100(), clients=3, data_dir=tmp_path, model=LR(), client=ob.SGD(lr=0.01, steps=1, batch_size=4),
         algorithm=ob.FedAvg(), scheduler=ob.Rounds(concurrency=3), rounds=2,
     )  # fmt: skip
-    assert np.isfinite(result.metrics[-1]["loss"])
+    assert np.isfinite(result.evaluations[-1]["loss"])
 
 
 def test_other_labels_are_refused() -> None:

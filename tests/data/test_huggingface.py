@@ -59,7 +59,7 @@ class Sentence(nn.Module):
 def test_tokenized_text_is_padded_with_its_mask(executor: str) -> None:
     splits = datasets.DatasetDict({"train": tokenized(), "test": tokenized(20, shortest=4)})
     result = ob.run(**settings(splits, model=Sentence, executor=executor))
-    assert result.accuracy > 0.9 > 0.6 > result.metrics[0]["accuracy"]
+    assert result.accuracy > 0.9 > 0.6 > result.evaluations[0]["accuracy"]
 
 
 def test_padding() -> None:
@@ -136,7 +136,7 @@ def test_tabular_columns() -> None:
             data, model=lambda: nn.Linear(3, 1), task="regression", client=ob.SGD(lr=1e-3, batch_size=2), clients=3
         )
     )
-    assert result.metrics[-1]["mae"] < result.metrics[0]["mae"]
+    assert result.evaluations[-1]["mae"] < result.evaluations[0]["mae"]
 
 
 @pytest.mark.parametrize(

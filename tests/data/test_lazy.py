@@ -49,7 +49,7 @@ def test_lazy_reading_gives_what_memory_gives() -> None:
     lazy = ob.run(**settings(ob.from_datasets(train, test, lazy=True), executor="sequential"))
     eager = ob.run(**settings(ob.from_datasets(train, test), executor="sequential"))
     assert torch.equal(lazy.x, eager.x)
-    assert [line["accuracy"] for line in lazy.metrics] == [line["accuracy"] for line in eager.metrics]
+    assert [line["accuracy"] for line in lazy.evaluations] == [line["accuracy"] for line in eager.evaluations]
 
 
 def test_random_transforms_are_not_frozen_and_can_be_repeated(tmp_path: pathlib.Path) -> None:
@@ -74,7 +74,7 @@ def test_an_interrupted_run_reads_what_it_would_have_read(tmp_path: pathlib.Path
         ob.run(**settings(data, **change), out=tmp_path / "run", watch=interrupt_after(5))
     resumed = ob.run(**settings(data, **change), out=tmp_path / "run", resume=True)
     assert torch.equal(resumed.x, whole.x)
-    assert [line["loss"] for line in resumed.metrics] == [line["loss"] for line in whole.metrics]
+    assert [line["loss"] for line in resumed.evaluations] == [line["loss"] for line in whole.evaluations]
 
 
 class Failing(Numbers):
@@ -159,7 +159,7 @@ def test_sequences_of_different_lengths_are_padded_by_the_users_collate() -> Non
             data, model=Masked, task="language-modeling", client=ob.SGD(lr=2.0, batch_size=4, epochs=3), rounds=10
         )
     )
-    assert result.metrics[-1]["perplexity"] < 0.5 * result.metrics[0]["perplexity"]
+    assert result.evaluations[-1]["perplexity"] < 0.5 * result.evaluations[0]["perplexity"]
     assert result.summary["metric"] == "perplexity"
 
 

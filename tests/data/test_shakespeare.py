@@ -140,7 +140,7 @@ def test_a_language_model_from_a_toml_table(tmp_path: pathlib.Path) -> None:
     for executor in ("sequential", "vectorized"):
         runs.append(execute(config.parse(table | {"executor": executor}), data_dir=folder))
     torch.testing.assert_close(runs[0].x, runs[1].x, rtol=1e-4, atol=1e-5)
-    first, last = runs[0].metrics[0], runs[0].metrics[-1]
+    first, last = runs[0].evaluations[0], runs[0].evaluations[-1]
     assert first["perplexity"] == pytest.approx(np.exp(first["loss"]))
     assert last["perplexity"] < 20 < 60 < first["perplexity"]
     assert runs[0].summary["target_seconds"] > 0
@@ -270,4 +270,4 @@ def test_a_short_run_on_the_real_text_learns() -> None:
         executor="sequential",
         data_dir=SHARED / "data",
     )
-    assert result.metrics[-1]["loss"] < 0.95 * result.metrics[0]["loss"]
+    assert result.evaluations[-1]["loss"] < 0.95 * result.evaluations[0]["loss"]

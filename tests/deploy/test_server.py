@@ -143,7 +143,7 @@ def test_callbacks_receive_the_events_of_a_deployment(tmp_path: pathlib.Path) ->
 
     text = toml('[algorithm]\nname = "fedbuff"\n[scheduler]\nname = "buffered"\nconcurrency = 4\nbuffer = 2\n')
     result = serve(parse(tomllib.loads(text)), grid(text), tmp_path / "run", callbacks=[Listener()])
-    assert events == [*result.metrics, ("run", "finished")]
+    assert events == [*result.evaluations, ("run", "finished")]
 
 
 @pytest.mark.filterwarnings(
@@ -167,7 +167,7 @@ def test_a_killed_server_resumes_at_its_last_version(tmp_path: pathlib.Path) -> 
     assert replay(tmp_path / "run").version == version
     result = serve(experiment, grid(text, first_id=5000), tmp_path / "run")
     assert result.summary["rounds"] == 16
-    versions = [line["version"] for line in result.metrics]
+    versions = [line["version"] for line in result.evaluations]
     assert versions == sorted(set(versions))
     assert replay(tmp_path / "run").same
     with pytest.raises(RunFolderError, match="already finished"):

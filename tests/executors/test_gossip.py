@@ -67,7 +67,7 @@ def test_dsgd_on_the_complete_graph_is_minibatch_sgd() -> None:
         executor="sequential",
     )
     # The batches differ (another seed per round), so the results agree in distribution, not in bytes.
-    assert abs(result.metrics[-1]["loss"] - averaged.metrics[-1]["loss"]) < 0.1
+    assert abs(result.evaluations[-1]["loss"] - averaged.evaluations[-1]["loss"]) < 0.1
     exact = _dsgd_by_hand(rounds=2)
     torch.testing.assert_close(exact[0], exact[1], rtol=0, atol=1e-10)
 
@@ -261,7 +261,7 @@ def test_a_larger_rho_is_slower() -> None:
     """The theory: a sparser network leaves more of the dissimilarity. Mean loss over the rounds and three seeds."""
     losses = {
         kind: np.mean(
-            [m["loss"] for seed in range(3) for m in run(ob.algorithms.AFGA(topology=kind), seed=seed).metrics[1:]]
+            [m["loss"] for seed in range(3) for m in run(ob.algorithms.AFGA(topology=kind), seed=seed).evaluations[1:]]
         )
         for kind in (Complete(), Ring())
     }
@@ -442,4 +442,4 @@ def test_afga_learns_with_batch_norm_and_is_resumed_exactly(tmp_path: Any) -> No
         run(ob.algorithms.AFGA(), **settings, out=tmp_path / "run", watch=interrupt_after(6))
     again = run(ob.algorithms.AFGA(), **settings, out=tmp_path / "run", resume=True)
     assert torch.equal(again.x, whole.x)
-    assert [line["loss"] for line in again.metrics] == [line["loss"] for line in whole.metrics]
+    assert [line["loss"] for line in again.evaluations] == [line["loss"] for line in whole.evaluations]

@@ -292,7 +292,7 @@ def test_a_resumed_run_equals_the_whole_one(tmp_path: pathlib.Path) -> None:
     rest = ob.run(executor="ray", out=tmp_path / "run", resume=True, **settings)
     assert rest.summary["executor"] == "ray"
     assert torch.equal(rest.x, whole.x)
-    assert [line["loss"] for line in rest.metrics] == [line["loss"] for line in whole.metrics]
+    assert [line["loss"] for line in rest.evaluations] == [line["loss"] for line in whole.evaluations]
 
 
 def test_stacks_stay_the_same_in_another_cluster() -> None:

@@ -131,7 +131,7 @@ def rounding(rule: str) -> float:
 def same_trajectory(one: ob.Result, other: ob.Result, rule: str) -> None:
     assert (one.summary["executor"], other.summary["executor"]) == ("sequential", "vectorized")
     assert (one.x - other.x).abs().max() < rounding(rule)
-    for first, second in zip(one.metrics, other.metrics, strict=True):
+    for first, second in zip(one.evaluations, other.evaluations, strict=True):
         assert first["loss"] == pytest.approx(second["loss"], rel=1e-5), "the loss is computed in single precision"
         assert first["updates"] == second["updates"]
         assert first["virtual_seconds"] == second["virtual_seconds"]
@@ -176,7 +176,7 @@ def test_stacks_and_resumed_runs_have_the_same_trajectory(
         run(*combination, executor, out=tmp_path / "run", watch=interrupt_after(2))
     resumed, whole = run(*combination, executor, out=tmp_path / "run", resume=True), runs[executor]
     assert torch.equal(resumed.x, whole.x)
-    assert [line["loss"] for line in resumed.metrics] == [line["loss"] for line in whole.metrics]
+    assert [line["loss"] for line in resumed.evaluations] == [line["loss"] for line in whole.evaluations]
 
 
 @pytest.mark.slow

@@ -150,6 +150,6 @@ def test_a_short_run_learns(model: Model) -> None:
         rounds=20 if isinstance(model, TOKENS) else 6,
         executor="sequential",
     )
-    losses = [row["loss"] for row in result.metrics]
+    losses = [row["loss"] for row in result.evaluations]
     assert all(map(math.isfinite, losses))
     assert losses[-1] < 0.95 * losses[0]

@@ -48,17 +48,17 @@ def test_from_python() -> None:
         evaluation=ob.Evaluation(every=5, target={"mae": 0.2}, stop_at_target=True, examples=2000, per_client=True),
         rounds=400,
     )  # fmt: skip
-    first, last = result.metrics[0], result.metrics[-1]
+    first, last = result.evaluations[0], result.evaluations[-1]
     assert {"version", "virtual_seconds", "mae", "loss"} < set(last)
     assert first["mae"] > 0.2 >= last["mae"]
-    assert all(line["mae"] > 0.2 for line in result.metrics[:-1])
+    assert all(line["mae"] > 0.2 for line in result.evaluations[:-1])
     assert result.summary["stopped"] == "the target was reached"
     assert result.summary["target_seconds"] == last["virtual_seconds"]
-    assert result.summary["best_mae"] == min(line["mae"] for line in result.metrics)
-    row = result.client_metrics[-1]
+    assert result.summary["best_mae"] == min(line["mae"] for line in result.evaluations)
+    row = result.client_evaluations[-1]
     assert set(row) == {"version", "virtual_seconds", "client", "examples", "mae", "loss"}
-    assert len(result.client_metrics) == 20 * len(result.metrics)
-    assert np.mean([row["mae"] for row in result.client_metrics[-20:]]) == pytest.approx(last["mae"], rel=0.3)
+    assert len(result.client_evaluations) == 20 * len(result.evaluations)
+    assert np.mean([row["mae"] for row in result.client_evaluations[-20:]]) == pytest.approx(last["mae"], rel=0.3)
 
 
 TOML: dict[str, dict[str, Any]] = {
@@ -81,5 +81,5 @@ def test_from_toml(name: str, tmp_path: pathlib.Path) -> None:
     experiment = config.parse(table | TOML[name])
     assert experiment.client.schedule == ob.schedules.InverseDecay(offset=1)
     result = api.execute(experiment, out=tmp_path / "run")
-    assert result.metrics[-1]["loss"] < result.metrics[0]["loss"]
+    assert result.evaluations[-1]["loss"] < result.evaluations[0]["loss"]
     assert config.parse(config.read(tmp_path / "run" / "config.toml")).task == experiment.task

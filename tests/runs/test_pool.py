@@ -21,7 +21,7 @@ from offbeat.runs.custom import CustomModel
 from offbeat.runs.data import Data
 from offbeat.runs.drive import together
 from offbeat.runs.experiment import Experiment
-from offbeat.runs.result import Result
+from offbeat.runs.result import RunResult
 from offbeat.runs.run import Run
 from offbeat.runs.sweep import Sweep, _pools
 from offbeat.server import checkpoint
@@ -90,7 +90,7 @@ def test_an_interrupted_pool_resumes(tmp_path: pathlib.Path) -> None:
         for cell in plan.cells
     ]
     ended = together(runs)
-    assert all(isinstance(result, Result) and result.interrupted for result in ended)
+    assert all(isinstance(result, RunResult) and result.interrupted for result in ended)
     again, whole = sweep(plan, tmp_path / "a"), sweep(plan, tmp_path / "b")
     assert again.keys() == whole.keys()
     for folder in whole:

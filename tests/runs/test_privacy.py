@@ -118,18 +118,18 @@ def test_epsilon_over_time_is_that_of_the_most_frequent_client(tmp_path: pathlib
             squares[client] = squares.get(client, 0) + n * n
         expected[step + 1] = max(squares.values())
     assert max(squares.values()) > np.bincount(log["client"][log["status"] == 0]).max(), "somebody was in a step twice"
-    for line in result.metrics:
+    for line in result.evaluations:
         assert line["epsilon"] == privacy.epsilon(0.7, expected[line["version"]], 1e-5)
-    assert result.metrics[0]["epsilon"] == 0
+    assert result.evaluations[0]["epsilon"] == 0
     assert result.summary["spent"] == expected[12]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert (summary["epsilon"], summary["delta"]) == (result.metrics[-1]["epsilon"], 1e-5)
+    assert (summary["epsilon"], summary["delta"]) == (result.evaluations[-1]["epsilon"], 1e-5)
 
 
 def test_without_noise_there_is_no_epsilon() -> None:
     result = api.execute(experiment(algorithm=ob.FedBuff(aggregator=Private(noise_multiplier=0.0))))
     assert result.summary["epsilon"] is None
-    assert all("epsilon" not in line for line in result.metrics)
+    assert all("epsilon" not in line for line in result.evaluations)
     assert "epsilon" not in api.execute(experiment(algorithm=ob.FedBuff())).summary
 
 

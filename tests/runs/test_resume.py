@@ -101,7 +101,7 @@ def test_an_interrupted_run_resumes_identically(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "stopped/summary.json").exists()
     result = api.resume(tmp_path / "stopped")
     assert results(tmp_path / "stopped") == results(tmp_path / "whole")
-    assert len(result.metrics) == 11
+    assert len(result.evaluations) == 11
     with pytest.raises(ob.RunFolderError, match="is finished: 30 rounds"):
         api.resume(tmp_path / "stopped")
 

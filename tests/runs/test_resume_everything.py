@@ -122,8 +122,8 @@ def test_everything_is_resumed_exactly(name: str, tmp_path: pathlib.Path, monkey
     assert torch.equal(again.x, whole.x)
     assert (tmp_path / "cut/updates.npy").read_bytes() == (tmp_path / "whole/updates.npy").read_bytes()
     assert untimed(again.summary) == untimed(whole.summary)
-    assert again.client_metrics == whole.client_metrics
-    assert again.label_metrics == whole.label_metrics
+    assert again.client_evaluations == whole.client_evaluations
+    assert again.label_evaluations == whole.label_evaluations
     for file in ("client_metrics.jsonl", "label_metrics.jsonl", "personal.safetensors"):
         contents = [
             path.read_bytes() if path.exists() else b"" for path in (tmp_path / "whole" / file, tmp_path / "cut" / file)

@@ -130,20 +130,20 @@ def test_a_custom_module_keeps_its_initial_weights_and_is_not_modified() -> None
     torch.manual_seed(4)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     before = [p.detach().clone() for p in net.parameters()]
-    first = small(model=net, seed=0).metrics[0]["loss"]
-    assert small(model=net, seed=0).metrics[0]["loss"] == first
+    first = small(model=net, seed=0).evaluations[0]["loss"]
+    assert small(model=net, seed=0).evaluations[0]["loss"] == first
     assert all(torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True))
 
 
 def test_virtual_time_ends_a_run() -> None:
     result = small(rounds=100_000, virtual_seconds=15.0)
     assert 15.0 <= result.summary["virtual_seconds"] < 25.0
-    assert result.metrics[-1]["version"] == result.summary["rounds"]
+    assert result.evaluations[-1]["version"] == result.summary["rounds"]
 
 
 def test_time_to_target_is_that_of_the_first_evaluation_that_reaches_it() -> None:
     result = small(rounds=40, evaluation=ob.Evaluation(every=2, target=0.5))
-    first = next(m for m in result.metrics if m["accuracy"] >= 0.5)
+    first = next(m for m in result.evaluations if m["accuracy"] >= 0.5)
     assert result.summary["target_seconds"] == first["virtual_seconds"]
     assert small(rounds=2, evaluation=ob.Evaluation(target=0.99)).summary["target_seconds"] is None
 
@@ -208,9 +208,10 @@ def test_a_folder_that_is_not_empty_is_not_touched(tmp_path: pathlib.Path) -> No
     with pytest.raises(ob.RunFolderError, match="exists and is not empty"):
         small(out=tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
-    small(out=tmp_path / "run", rounds=1)
+    finished = small(out=tmp_path / "run", rounds=1)
+    assert finished.experiment is not None
     with pytest.raises(ob.RunFolderError, match=r"offbeat resume .*run"):
-        small(out=tmp_path / "run", rounds=1)
+        ob.execute(finished.experiment, out=tmp_path / "run")
 
 
 def test_early_divergence_leaves_no_folder(tmp_path: pathlib.Path) -> None:

@@ -80,7 +80,7 @@ def test_a_model_with_batch_norm_learns_is_saved_and_resumes(tmp_path: pathlib.P
         }
     )
     whole = api.execute(experiment, out=tmp_path / "whole")
-    assert whole.metrics[-1]["loss"] < 0.9 * whole.metrics[0]["loss"]
+    assert whole.evaluations[-1]["loss"] < 0.9 * whole.evaluations[0]["loss"]
     saved = load_file(tmp_path / "whole/model.safetensors")
     means = torch.cat([value for name, value in saved.items() if name.endswith("running_mean")])
     spreads = torch.cat([value for name, value in saved.items() if name.endswith("running_var")])

@@ -10,7 +10,7 @@ from tests.deploy.fake_grid import FakeGrid
 
 from offbeat.flower import app, server
 from offbeat.runs.experiment import Experiment
-from offbeat.runs.result import Result
+from offbeat.runs.result import RunResult
 
 BASE = """
 rounds = 16
@@ -36,7 +36,7 @@ def grid(text: str, n: int = 4, **options: Any) -> FakeGrid:
     return FakeGrid(app.client, [{"partition-id": i} for i in range(n)], {"experiment": json.dumps(text)}, **options)
 
 
-def serve(experiment: Experiment, grid: FakeGrid, out: pathlib.Path, **options: Any) -> Result:
+def serve(experiment: Experiment, grid: FakeGrid, out: pathlib.Path, **options: Any) -> RunResult:
     """Run an experiment with the nodes of a grid and close the grid."""
     try:
         return server.serve(experiment, grid, out, **options)

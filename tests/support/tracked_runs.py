@@ -15,7 +15,7 @@ from offbeat.runs.callbacks import Callback
 from offbeat.runs.data import Data
 from offbeat.runs.drive import alone
 from offbeat.runs.experiment import Experiment
-from offbeat.runs.result import ProgressSnapshot, Result
+from offbeat.runs.result import ProgressSnapshot, RunResult
 
 
 def small(rounds: int = 12, **more: Any) -> Experiment:
@@ -30,7 +30,7 @@ def small(rounds: int = 12, **more: Any) -> Experiment:
     )
 
 
-def stopped(out: pathlib.Path, version: int, callbacks: Sequence[Callback]) -> Result:
+def stopped(out: pathlib.Path, version: int, callbacks: Sequence[Callback]) -> RunResult:
     """Run up to a version and stop."""
     stop = threading.Event()
 

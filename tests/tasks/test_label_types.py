@@ -31,7 +31,7 @@ def run(task: str, x: Any, y: Any, model: Any, **change: Any) -> ob.Result:
 def same(results: list[ob.Result]) -> None:
     for each in results[1:]:
         assert torch.equal(each.x, results[0].x)
-        assert each.metrics[-1]["loss"] == results[0].metrics[-1]["loss"]
+        assert each.evaluations[-1]["loss"] == results[0].evaluations[-1]["loss"]
 
 
 def test_regression() -> None:

@@ -92,9 +92,9 @@ def settings(kind: str, **change: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", TASKS)
 def test_every_task_learns_alike_in_stacks_and_one_by_one(kind: str) -> None:
     one, stacked = (ob.run(**settings(kind, executor=name)) for name in ("sequential", "vectorized"))
-    assert one.metrics[-1]["loss"] < 0.9 * one.metrics[0]["loss"]
+    assert one.evaluations[-1]["loss"] < 0.9 * one.evaluations[0]["loss"]
     torch.testing.assert_close(one.x, stacked.x, rtol=1e-4, atol=1e-5)
-    for first, second in zip(one.metrics, stacked.metrics, strict=True):
+    for first, second in zip(one.evaluations, stacked.evaluations, strict=True):
         assert first["loss"] == pytest.approx(second["loss"], rel=1e-4)
 
 
@@ -106,7 +106,7 @@ def test_metrics_are_those_of_the_model(kind: str) -> None:
     x, y = (torch.as_tensor(split(part, N)) for part in arrays(kind))
     with torch.no_grad():
         out = model(x)
-    line = result.metrics[-1]
+    line = result.evaluations[-1]
     if kind == "classification":
         expected = {"accuracy": (out.argmax(1) == y).double().mean(), "loss": functional.cross_entropy(out, y)}
     elif kind == "regression":
@@ -143,7 +143,7 @@ def regression(**change: Any) -> dict[str, Any]:
 def test_an_own_task_equals_the_built_in_one() -> None:
     own, built_in = ob.run(**regression()), ob.run(**settings("regression"))
     assert torch.equal(own.x, built_in.x)
-    assert [line["mae"] for line in own.metrics] == [line["mae"] for line in built_in.metrics]
+    assert [line["mae"] for line in own.evaluations] == [line["mae"] for line in built_in.evaluations]
     function = ob.run(**settings("regression", task=lambda outputs, y: (outputs.squeeze(-1) - y).square()))
     assert torch.equal(function.x, built_in.x)
     assert function.summary["metric"] == "loss"
@@ -151,10 +151,10 @@ def test_an_own_task_equals_the_built_in_one() -> None:
 
 def test_a_run_stops_at_its_target(tmp_path: pathlib.Path) -> None:
     whole = ob.run(**regression(rounds=40))
-    first = next(line for line in whole.metrics if line["mae"] <= 1.5)
+    first = next(line for line in whole.evaluations if line["mae"] <= 1.5)
     evaluation = ob.Evaluation(every=2, target={"mae": 1.5}, stop_at_target=True)
     result = ob.run(**regression(rounds=40, evaluation=evaluation), out=tmp_path / "run")
-    assert result.metrics[-1]["version"] == first["version"] < 40
+    assert result.evaluations[-1]["version"] == first["version"] < 40
     assert result.summary["stopped"] == "the target was reached"
     assert result.summary["target_seconds"] == first["virtual_seconds"]
     assert (tmp_path / "run" / "summary.json").is_file()
@@ -162,7 +162,7 @@ def test_a_run_stops_at_its_target(tmp_path: pathlib.Path) -> None:
 
 def test_patience_ends_a_run_that_no_longer_improves() -> None:
     result = ob.run(**regression(rounds=60, evaluation=ob.Evaluation(every=1, patience=3)))
-    values = [line["mae"] for line in result.metrics]
+    values = [line["mae"] for line in result.evaluations]
     assert len(values) < 61
     assert len(values) - 1 - values.index(min(values)) == 3
 
@@ -183,11 +183,11 @@ def test_a_callback_stops_a_run_and_sees_the_model() -> None:
 def test_metrics_per_client(tmp_path: pathlib.Path) -> None:
     change = {"evaluation": ob.Evaluation(every=4, per_client=True), "out": tmp_path / "run"}
     result = ob.run(**settings("classification", **change))
-    rows = [row for row in result.client_metrics if row["version"] == 8]
+    rows = [row for row in result.client_evaluations if row["version"] == 8]
     assert [row["client"] for row in rows] == [0, 1, 2, 3]
     assert [row["examples"] for row in rows] == [10, 15, 35, 36]
     accuracies = np.array([row["accuracy"] for row in rows])
-    line = result.metrics[-1]
+    line = result.evaluations[-1]
     assert line["accuracy_worst_decile"] == accuracies.min()
     assert line["jain"] == pytest.approx(accuracies.sum() ** 2 / (4 * np.square(accuracies).sum()))
     assert (tmp_path / "run" / "client_metrics.jsonl").read_text().count("\n") == 3
@@ -209,7 +209,7 @@ def test_a_sample_of_the_test_set_is_always_the_same() -> None:
     change = {"evaluation": ob.Evaluation(every=8, examples=10, batch_size=4)}
     first, second = (ob.run(**settings("regression", **change)) for _ in range(2))
     whole = ob.run(**settings("regression"))
-    assert first.metrics[-1]["mae"] == second.metrics[-1]["mae"] != whole.metrics[-1]["mae"]
+    assert first.evaluations[-1]["mae"] == second.evaluations[-1]["mae"] != whole.evaluations[-1]["mae"]
 
 
 def test_inputs_may_be_dicts_and_outputs_objects() -> None:
@@ -247,8 +247,8 @@ def test_a_metric_may_be_an_object_that_accumulates() -> None:
     torch.nn.utils.vector_to_parameters(result.x, model.parameters())
     x, y = (torch.as_tensor(split(part, N)) for part in arrays("regression"))
     worst = (model(x)[:, 0] - y).abs().max().detach()
-    assert result.metrics[-1]["worst"] == pytest.approx(float(worst), rel=1e-5)
-    assert result.summary["best_worst"] == min(line["worst"] for line in result.metrics)
+    assert result.evaluations[-1]["worst"] == pytest.approx(float(worst), rel=1e-5)
+    assert result.summary["best_worst"] == min(line["worst"] for line in result.evaluations)
 
 
 def test_without_test_data_metrics_are_those_of_the_training_data(caplog: pytest.LogCaptureFixture) -> None:
@@ -256,7 +256,7 @@ def test_without_test_data_metrics_are_those_of_the_training_data(caplog: pytest
     result = ob.run(**settings("regression", data=ob.from_arrays(x[:N], y[:N])))
     assert "no test data" in caplog.text
     same = ob.run(**settings("regression", data=ob.from_arrays(x[:N], y[:N], x[:N], y[:N])))
-    assert result.metrics[-1]["mae"] == same.metrics[-1]["mae"]
+    assert result.evaluations[-1]["mae"] == same.evaluations[-1]["mae"]
 
 
 def fails(outputs: Tensor, y: Tensor) -> Tensor:

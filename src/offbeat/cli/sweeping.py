@@ -106,19 +106,9 @@ def run_all(
         The summaries by run folder; empty for a run that diverged.
     """
     from offbeat.runs.progress import SweepDisplay
-    from offbeat.runs.sweep import Cell
 
-    ended: dict[str, dict[str, Any]] = {}
     with SweepDisplay(console, len(plan.cells), quiet) as display:
-
-        def watch(cells: Sequence[Cell]) -> list[Any]:
-            return display.begin([f"{cell.label} seed {cell.seed}" for cell in cells])
-
-        for cell, summary in plan.run(folder, data_dir, watch, modules, callbacks, display.check):
-            if summary is None:
-                break
-            ended[cell.folder] = summary
-            display.end()
+        ended = display.run(plan, folder, data_dir, modules, callbacks)
     if len(ended) < len(plan.cells):
         console.print(
             f"interrupted after {len(ended)} of {len(plan.cells)} runs; "

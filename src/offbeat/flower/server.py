@@ -26,7 +26,7 @@ from offbeat.runs.callbacks import Callback
 from offbeat.runs.drive import alone
 from offbeat.runs.experiment import Experiment
 from offbeat.runs.folder import CHECKPOINT, CONFIG, MODEL, Origin, is_finished, read_summary, read_text
-from offbeat.runs.result import Result, Watch
+from offbeat.runs.result import RunResult, Watch
 from offbeat.runs.run import Run
 from offbeat.server import checkpoint
 from offbeat.server.session import ServerSettings
@@ -48,7 +48,7 @@ def serve(
     nodes_timeout: float = NODES_TIMEOUT,
     watch: Watch | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Result:
+) -> RunResult:
     """Run an experiment with the nodes of a grid, or resume it if its folder holds an unfinished run.
 
     Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from offbeat.errors import OffbeatError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from offbeat.report.figure import InlineFigure as Figure
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195", "#000000")
 """Okabe and Ito's colors without yellow, and purple: distinguishable with a color vision deficiency."""
@@ -57,9 +57,9 @@ def colors_from(place: int) -> Iterator[None]:
 
 def new_figure(width: float, height: float) -> tuple[Figure, Any]:
     """Return a figure in the size of print, and its axes."""
-    from matplotlib.figure import Figure  # not pyplot: no global state, no display needed
+    from offbeat.report.figure import InlineFigure  # matplotlib takes a moment to import
 
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    figure = InlineFigure(figsize=(width, height), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     axes.set_prop_cycle(color=COLORS[_first.get() :] + COLORS[: _first.get()])
     axes.spines[["top", "right"]].set_visible(False)

@@ -24,14 +24,18 @@ def distinct(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
 
     Of several runs with the same config and seed, the one with the most evaluations counts; runs are deterministic.
     """
-    best: dict[tuple[str, int | None], Record] = {}
+
+    def key_of(record: Record) -> str:
+        return repr((experiment_key(record), record.seed, record.setting.get("objects")))
+
+    best: dict[str, Record] = {}
     for record in records:
-        key = experiment_key(record), record.seed
+        key = key_of(record)
         if record.state != BROKEN and (key not in best or len(record.metrics) > len(best[key].metrics)):
             best[key] = record
     kept, notes = [], []
     for record in records:
-        twin = record if record.state == BROKEN else best[experiment_key(record), record.seed]
+        twin = record if record.state == BROKEN else best[key_of(record)]
         if twin is record:
             kept.append(record)
         else:

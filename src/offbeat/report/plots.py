@@ -30,14 +30,14 @@ from offbeat.report.paired import metric_of
 from offbeat.report.read import Record, read
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from offbeat.report.figure import InlineFigure as Figure
 
 AXES = {"virtual_seconds": "virtual time (s)", "version": "round", "bytes_up": "uploads"}
 HEIGHT = 2.4  # inches of most figures of a run
 
 
 def curves(
-    runs: Mapping[str, Sequence[pathlib.Path]],
+    runs: Mapping[str, Sequence[pathlib.Path | Record]],
     over: str = "virtual_seconds",
     target: float | None = None,
     metric: str | None = None,
@@ -49,14 +49,14 @@ def curves(
     Experiments without the metric are left out.
 
     Args:
-        runs: Run folders by label; the folders of one label are seeds of one experiment.
+        runs: Run folders or records by label; those of one label are seeds of one experiment.
         over: The horizontal axis: virtual_seconds, version or bytes_up.
         target: Value to mark; a fraction for percentages.
         metric: Name of the metric; the main one of the first run by default.
         width: Width in inches.
     """
     figure, axes = new_figure(width, (0.6 if width > COLUMN else 0.75) * width + 0.04 * len(runs))
-    found = {label: [read(folder) for folder in folders] for label, folders in runs.items()}
+    found = {label: [run if isinstance(run, Record) else read(run) for run in group] for label, group in runs.items()}
     every = [record for group in found.values() for record in group]
     info = metric_of(every, metric)
     seeds, few = 1, len(found) <= 6

@@ -121,9 +121,19 @@ class Record:
             log = read_updates(self.path, any_status=True)
         except UnreadableFileError:
             return np.zeros(0, UPDATE)
-        sound = np.isfinite(log["sent"]) & np.isfinite(log["time"]) & (log["sent"] >= 0) & (log["time"] >= log["sent"])
-        sound &= (log["client"] >= 0) & (log["client"] < (self.clients or MAX_CLIENTS)) & (log["staleness"] >= 0)
-        return np.asarray(log[sound & (log["version"] >= 0) & (log["status"] < len(STATUS))])
+        return sound(log, self.clients)
+
+
+def sound(log: UpdateRows, clients: int) -> UpdateRows:
+    """Return the rows of an update log whose values are possible.
+
+    Args:
+        log: The log.
+        clients: The number of clients, or 0 if it is not known.
+    """
+    good = np.isfinite(log["sent"]) & np.isfinite(log["time"]) & (log["sent"] >= 0) & (log["time"] >= log["sent"])
+    good &= (log["client"] >= 0) & (log["client"] < (clients or MAX_CLIENTS)) & (log["staleness"] >= 0)
+    return np.asarray(log[good & (log["version"] >= 0) & (log["status"] < len(STATUS))])
 
 
 def find(root: pathlib.Path, depth: int = DEPTH) -> Iterator[pathlib.Path]:
@@ -181,7 +191,9 @@ def distinguish(found: Sequence[Record]) -> list[Record]:
 
 def experiment_key(record: Record) -> str:
     """Return a key that the seeds of one experiment share."""
-    return json.dumps({k: v for k, v in record.config.items() if k not in ("seed", "executor")}, default=str)
+    config = {k: v for k, v in record.config.items() if k not in ("seed", "executor")}
+    objects = {k: v for k, v in record.setting.get("objects", {}).items() if k not in ("forward", "partition")}
+    return json.dumps([config, objects], default=str)  # objects from Python may have equal names
 
 
 def read(path: pathlib.Path) -> Record:
@@ -287,7 +299,7 @@ def _sound_setting(setting: Mapping[str, Any], problems: list[str]) -> dict[str,
     checks: dict[str, Callable[[Any], bool]] = {
         "clients": _is_count, "sizes": _are_counts, "partition": _is_table, "plan": _is_plan, "network": _is_network,
         "upload_shares": _are_shares, "metrics": _are_metrics, "period": is_number, "exponent": is_number,
-        "attackers": _are_counts,
+        "attackers": _are_counts, "objects": _are_texts,
     }  # fmt: skip
     valid = {}
     for name, value in setting.items():
@@ -339,6 +351,10 @@ def _are_counts(values: Any) -> bool:
 def _is_table(rows: Any) -> bool:
     widths = {len(row) for row in rows if _are_counts(row)}
     return isinstance(rows, list) and all(map(_are_counts, rows)) and len(widths) == 1 and 0 not in widths
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(v, str) and len(v) <= MAX_NAME for v in values.values())
 
 
 def _is_plan(rows: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Run an experiment and resume a run."""
+"""Build an experiment from Python objects, run it and resume a run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from offbeat.runs.drive import alone
 from offbeat.runs.experiment import Evaluation, Experiment
 from offbeat.runs.folder import CONFIG, Origin, is_finished, read_config, read_summary, read_text
 from offbeat.runs.interrupt import interruptible
+from offbeat.runs.objects import objects
 from offbeat.runs.records import settle
-from offbeat.runs.result import Result, Watch
+from offbeat.runs.result import RunResult, Watch
 from offbeat.runs.run import Run
 from offbeat.runs.setting import setting
 from offbeat.scheduling import SCHEDULERS, Scheduler
@@ -38,7 +39,7 @@ from offbeat.tasks import TASKS, Task
 Path = str | os.PathLike[str]
 
 
-def run(
+def experiment_of(
     *,
     data: Any,
     model: Model | nn.Module | Callable[..., nn.Module],
@@ -49,45 +50,12 @@ def run(
     augment: Augment | None = None,
     scheduler: Scheduler | None = None,
     evaluation: Evaluation | int | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    data_dir: Path | None = None,
-    watch: Watch | None = None,
-    callbacks: Sequence[Callback] = (),
     **settings: Any,
-) -> Result:
-    """Run one experiment.
-
-    Args:
-        data: A `Dataset` (see `from_arrays`, `from_datasets` and `from_hugging_face`), a data set of Hugging Face or
-            Flower Datasets, a function that returns one, one of offbeat's sources, or a complete `Data`.
-        model: A module, a function or class that builds one, or one of offbeat's models.
-        algorithm: The server algorithm.
-        task: What is learned: a `Task` with a loss and metrics, a function (outputs, labels) → losses per example, or
-            the name of a built-in task, such as "regression"; classification when left out.
-        partition: One array of indices per client, one of offbeat's partitions together with `clients`, or a
-            partitioner of Flower Datasets; a `FederatedDataset` has its own.
-        clients: Number of clients.
-        augment: Augmentation of the training images, such as `CropFlip()`.
-        scheduler: When the server steps; by default the algorithm's first scheduler.
-        evaluation: An `Evaluation`, or the number of versions between two evaluations.
-        out: Run folder; by default nothing is written.
-        resume: Resume the same run in `out`, if it was started there and is not finished.
-        data_dir: Where data sets are stored.
-        watch: Receives progress snapshots.
-        callbacks: Receive the evaluations and the end of the run, such as `TensorBoard()`.
-        settings: Further fields of `Experiment`: client, personalization, environment, compression, validation, rounds,
-            virtual_seconds, seed, device, executor, compile, precision.
-
-    Returns:
-        The final model, the summary and the evaluations.
+) -> Experiment:
+    """Return the experiment of Python objects; see `offbeat.run`.
 
     Raises:
-        ConfigError: A setting is not valid.
-        DataError: The data cannot be read.
-        DivergenceError: Training diverged.
-        RunFolderError: The run folder cannot be written or resumed.
-        KeyboardInterrupt: The run was interrupted; a run with a folder can be resumed.
+        ConfigError: A setting is unknown or not valid.
     """
     valid = {field.name for field in dataclasses.fields(Experiment)}
     if unknown := settings.keys() - valid:
@@ -105,20 +73,13 @@ def run(
         settings["task"] = _task(task)
     if "client" in settings:
         settings["client"] = as_client_rule(settings["client"])
-    experiment = Experiment(
+    return Experiment(
         data=data,
         model=model if isinstance(model, Model) else CustomModel(make=model),
         algorithm=algorithm,
         scheduler=scheduler or SCHEDULERS[algorithm.schedulers[0]](),
         **settings,
     )
-    if resume and out is not None and (pathlib.Path(out) / CONFIG).is_file():
-        result = continue_(experiment, pathlib.Path(out), data_dir, watch, callbacks)
-    else:
-        result = execute(experiment, out=out, data_dir=data_dir, watch=watch, callbacks=callbacks)
-    if result.interrupted:
-        raise KeyboardInterrupt(f"interrupted at round {result.summary['rounds']}")
-    return result
 
 
 def _task(task: Task | Callable[..., Any] | str) -> Task:
@@ -147,7 +108,7 @@ def execute(
     modules: Path | None = None,
     watch: Watch | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Result:
+) -> RunResult:
     """Run an experiment. Ctrl-C stops it gracefully.
 
     Args:
@@ -194,7 +155,8 @@ def begin(
     new = Run(assembly, interrupted=interrupted, watch=watch, folder=folder, callbacks=callbacks)
     if out is not None:
         origin = Origin(*(str(pathlib.Path(p).resolve()) if p is not None else None for p in (data_dir, modules)))
-        new.open(pathlib.Path(out), resolved(experiment, assembly), origin, setting(assembly))
+        config = resolved(experiment, assembly)
+        new.open(pathlib.Path(out), config, origin, setting(assembly) | objects(config, assembly))
     return new
 
 
@@ -204,7 +166,7 @@ def resume(
     data_dir: Path | None = None,
     watch: Watch | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Result:
+) -> RunResult:
     """Resume an interrupted run. The result equals that of an uninterrupted one.
 
     Args:
@@ -235,7 +197,7 @@ def continue_(
     data_dir: Path | None,
     watch: Watch | None,
     callbacks: Sequence[Callback] = (),
-) -> Result:
+) -> RunResult:
     """Resume an experiment in its folder."""
     if (folder / "events.jsonl").is_file():
         raise RunFolderError(

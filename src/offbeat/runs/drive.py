@@ -10,11 +10,11 @@ from offbeat.errors import DivergenceError
 from offbeat.executors import Executor, arithmetic, threads
 from offbeat.executors.base import Task, TrainingOutcome
 from offbeat.messages import Job
-from offbeat.runs.result import Result
+from offbeat.runs.result import RunResult
 from offbeat.runs.run import Run
 
 
-def alone(run: Run) -> Result:
+def alone(run: Run) -> RunResult:
     """Drive one run to its end, or until it is interrupted.
 
     Raises:
@@ -26,7 +26,7 @@ def alone(run: Run) -> Result:
     return outcome
 
 
-def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
+def together(runs: Sequence[Run]) -> list[RunResult | DivergenceError]:
     """Drive several runs at once and train the jobs of all of them in one stack.
 
     The runs share their model, data and executor. Each has the results that it would have alone, up to the rounding of
@@ -36,7 +36,7 @@ def together(runs: Sequence[Run]) -> list[Result | DivergenceError]:
         The result of each run, or its error if it diverged.
     """
     executor = runs[0].assembly.executor
-    ended: dict[int, Result | DivergenceError] = {}
+    ended: dict[int, RunResult | DivergenceError] = {}
     waiting: dict[int, list[Job]] = {}
     failures: list[Exception] = []
     routines = [run.advance(len(runs)) for run in runs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from offbeat.messages import Job
 from offbeat.random import key
 from offbeat.runs.assembly import Assembly
 from offbeat.server.session import ServerSession
-from offbeat.vectors import copied
+from offbeat.vectors import Layout, copied
 
 
 class Models:
@@ -73,17 +74,21 @@ class Models:
         Args:
             client: The client whose model it is; without one, what stays on the clients has its initial values.
         """
-        module, context = copied(self.assembly.context.module), self.assembly.context
+        context = self.assembly.context
         if client is None:
-            context.split.shared.write(module, self.session.x)
-            if (buffers := self.session.buffers) is not None:
-                context.split.shared_buffers.write(module, buffers)
-        else:
-            models, statistics = self.of([client])
-            context.layout.write(module, models[0])
-            if statistics is not None:
-                context.buffers.write(module, statistics[0])
-        return module.eval()
+            return self.snapshot()()
+        models, statistics = self.of([client])
+        return _module(
+            context.module,
+            (context.layout, models[0]),
+            (context.buffers, None if statistics is None else statistics[0]),
+        )
+
+    def snapshot(self) -> Callable[[], nn.Module]:
+        """Return a function that builds the module with the weights of now; it does not keep the run alive."""
+        context, session = self.assembly.context, self.session
+        weights = context.split.shared, session.x
+        return functools.partial(_module, context.module, weights, (context.split.shared_buffers, session.buffers))
 
     def personal(self) -> dict[str, Tensor]:
         """Return what stays on each client that has trained, as "client.name"."""
@@ -98,3 +103,12 @@ class Models:
             named |= {} if statistics is None else context.buffers.unflatten(statistics[0])
             found |= {f"{client}.{name}": named[name] for name in names}
         return found
+
+
+def _module(module: nn.Module, *parts: tuple[Layout, Tensor | None]) -> nn.Module:
+    """Return a copy of a module with new values of some of its tensors."""
+    made = copied(module)
+    for layout, values in parts:
+        if values is not None:
+            layout.write(made, values)
+    return made.eval()

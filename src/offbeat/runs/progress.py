@@ -1,13 +1,15 @@
-"""Progress displays: bars in a terminal; elsewhere plain lines for long runs."""
+"""Progress displays: bars in a terminal and in Jupyter; elsewhere plain lines for long runs."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import pathlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -17,6 +19,10 @@ from rich.text import Text
 
 from offbeat.data.preparing import Preparing, watched
 from offbeat.runs.result import ProgressSnapshot, Watch
+
+if TYPE_CHECKING:
+    from offbeat.runs.callbacks import Callback
+    from offbeat.runs.sweep import Cell, Sweep
 
 PLAIN_SECONDS = 5.0  # between two plain lines
 WIDE = 60  # columns from which the remaining time is shown
@@ -49,6 +55,11 @@ def _evaluated(snapshot: ProgressSnapshot) -> int:
     return snapshot.metrics[-1]["version"] if snapshot.metrics else -1
 
 
+def _draws_in_jupyter(console: Console) -> bool:
+    """Return whether the console is a notebook in which bars can be redrawn."""
+    return console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+
+
 class _Rows(Progress):
     """Bars with a line of figures below."""
 
@@ -61,7 +72,7 @@ class _Rows(Progress):
 
 
 class Bars:
-    """A context that shows progress bars in a terminal, including one while data is prepared.
+    """A context that shows progress bars in a terminal or a notebook, including one while data is prepared.
 
     Args:
         console: Where to draw.
@@ -71,7 +82,7 @@ class Bars:
 
     def __init__(self, console: Console, quiet: bool = False, still: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self.live = console.is_terminal and not quiet
+        self.live = (console.is_terminal or _draws_in_jupyter(console)) and not quiet
         name = Column(no_wrap=True, overflow="ellipsis", max_width=max(10, console.width // 3))
         columns: list[ProgressColumn] = [
             TextColumn("[bold]{task.description}", table_column=name),
@@ -195,6 +206,32 @@ class SweepDisplay(Bars):
         self._ended = 0
         self._all = self.add("sweep", runs)
         self._now: _RunRow | None = None
+
+    def run(
+        self,
+        plan: Sweep,
+        folder: pathlib.Path,
+        data_dir: pathlib.Path | None = None,
+        modules: pathlib.Path | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> dict[str, dict[str, Any]]:
+        """Run a sweep and show its progress; see `Sweep.run`.
+
+        Returns:
+            The summaries of the runs that ended, by run folder: empty for a run that diverged. Some are missing if the
+            sweep was interrupted.
+        """
+        ended: dict[str, dict[str, Any]] = {}
+
+        def watch(cells: Sequence[Cell]) -> list[Watch | None]:
+            return self.begin([f"{cell.label} seed {cell.seed}" for cell in cells])
+
+        for cell, summary in plan.run(folder, data_dir, watch, modules, callbacks, self.check):
+            if summary is None:
+                break
+            ended[cell.folder] = summary
+            self.end()
+        return ended
 
     def check(self, number: int) -> None:
         """Show how many runs have been validated."""

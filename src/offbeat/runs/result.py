@@ -1,4 +1,4 @@
-"""Counters, progress and result of a run."""
+"""Counters, progress and outcome of a run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from offbeat.algorithms import ALGORITHMS, Algorithm
 from offbeat.metric_info import ACCURACY, MetricInfo
-from offbeat.runs.folder import STATUS
+from offbeat.runs.folder import STATUS, UpdateRows
 from offbeat.server.events import Arrival, Lost, Outcome
 
 
@@ -58,26 +58,32 @@ class RunCounters:
 
 
 @dataclass(frozen=True)
-class Result:
-    """The result of a run."""
+class RunResult:
+    """What a run leaves when it ends; `ob.run` returns it as an `offbeat.interactive.Result`."""
 
     x: Tensor
     """The final model as a flat vector."""
     summary: dict[str, Any]
     """The result in figures, as in `summary.json`."""
-    metrics: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
     """The evaluations, oldest first."""
+    module: Callable[[], nn.Module]
+    """Returns a new module with the final weights."""
+    log: Callable[[], UpdateRows]
+    """Returns the log of completed jobs."""
     folder: pathlib.Path | None = None
     """The run folder, if the run wrote one."""
     interrupted: bool = False
     """Whether the run was interrupted before its end."""
 
-    client_metrics: list[dict[str, Any]] = field(default_factory=list)
+    client_evaluations: list[dict[str, Any]] = field(default_factory=list)
     """One row per client and evaluation, with `evaluation.per_client` or `personalization`."""
-    label_metrics: list[dict[str, Any]] = field(default_factory=list)
+    label_evaluations: list[dict[str, Any]] = field(default_factory=list)
     """One row per class label and evaluation, with `evaluation.per_label`."""
     personal: Mapping[str, Tensor] = field(default_factory=dict)
     """What stays on the clients of a finished run, as "client.name", such as "3.head.weight"."""
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    """The facts that `setting.json` has, for a run without a folder."""
 
     @property
     def accuracy(self) -> float:

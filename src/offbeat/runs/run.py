@@ -22,12 +22,13 @@ from offbeat.runs.callbacks import Callback, CallbackList, RunOutcome
 from offbeat.runs.checkpoint_pacing import CheckpointPacer
 from offbeat.runs.delays import Delays
 from offbeat.runs.evaluations import Evaluations
-from offbeat.runs.folder import Origin, RunFolder, listed
+from offbeat.runs.folder import Origin, RunFolder, UpdateBuffer, listed, read_updates
 from offbeat.runs.hooks import installed_hooks
 from offbeat.runs.info import run_info
 from offbeat.runs.models import Models
 from offbeat.runs.records import Records
-from offbeat.runs.result import ProgressSnapshot, Result, RunCounters, Watch, row
+from offbeat.runs.result import ProgressSnapshot, RunCounters, RunResult, Watch, row
+from offbeat.runs.setting import setting
 from offbeat.runs.summary import evaluation_row, summarize
 from offbeat.server.events import Arrival, Lost, Outcome
 from offbeat.server.loop import Loop
@@ -78,6 +79,7 @@ class Run:
             AttackSimulator.of(assembly.environment.attack, assembly.runtime, assembly.attackers),
         )
         self.counters, self.delays = RunCounters(), Delays()
+        self.log = UpdateBuffer()  # of a run without a folder
         this = weakref.proxy(self)  # no cycle: a run that is dropped closes its files at once
         self.evaluations = Evaluations(assembly, lambda line, result: this.evaluated(line, result))
         self.records = Records(folder)
@@ -113,7 +115,7 @@ class Run:
 
     # Progress --------------------------------------------------------------------------------------------------
 
-    def advance(self, runs: int) -> Generator[list[Job], list[TrainingOutcome], Result]:
+    def advance(self, runs: int) -> Generator[list[Job], list[TrainingOutcome], RunResult]:
         """Run to the end; yield the jobs that must be trained and continue with their outcomes.
 
         The caller (`drive.py`) can train the jobs of several runs at once.
@@ -158,8 +160,8 @@ class Run:
             )
         self.counters.count(outcome)
         self.delays.count(outcome, self.loop.algorithm.update_cache)
-        if self.folder and isinstance(outcome.event, (Arrival, Lost)):
-            self.folder.updates.append(row(outcome))
+        if isinstance(outcome.event, (Arrival, Lost)):
+            (self.folder.updates if self.folder else self.log).append(row(outcome))
 
     def finished(self) -> bool:
         """Return whether the virtual time is over, or the run was asked to stop."""
@@ -207,7 +209,7 @@ class Run:
 
     # End ------------------------------------------------------------------------------------------------------
 
-    def _finish(self) -> Result:
+    def _finish(self) -> RunResult:
         if (
             self._stop is None
             and self.counters.version < self.experiment.rounds
@@ -226,7 +228,7 @@ class Run:
         installed_hooks().on_finish(self)
         return dataclasses.replace(self._result(summary), personal=personal)
 
-    def _interrupt(self, complete: bool = True) -> Result:
+    def _interrupt(self, complete: bool = True) -> RunResult:
         """End an interrupted run.
 
         Args:
@@ -241,11 +243,13 @@ class Run:
         self.callbacks.on_run_end(RunOutcome("interrupted", summary))
         return self._result(summary, interrupted=True)
 
-    def _result(self, summary: dict[str, Any], interrupted: bool = False) -> Result:
+    def _result(self, summary: dict[str, Any], interrupted: bool = False) -> RunResult:
         evaluations = self.evaluations
-        return Result(
-            self.loop.algorithm.x, summary, self.metrics, self.records.path, interrupted, evaluations.client_rows,
-            evaluations.label_rows,
+        path = self.records.path
+        return RunResult(
+            self.loop.algorithm.x, summary, self.metrics, self.models.snapshot(),
+            self.log.rows if path is None else functools.partial(read_updates, path), path, interrupted,
+            evaluations.client_rows, evaluations.label_rows, setting=setting(self.assembly) if path is None else {},
         )  # fmt: skip
 
     @contextlib.contextmanager

@@ -7,7 +7,7 @@ import itertools
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from offbeat.errors import ConfigError, DivergenceError, RunFolderError
@@ -16,11 +16,12 @@ from offbeat.runs import api, config
 from offbeat.runs.callbacks import Callback
 from offbeat.runs.config import Table
 from offbeat.runs.drive import together
+from offbeat.runs.existing import adopted, check_same, differences, object_differences
 from offbeat.runs.experiment import Experiment
-from offbeat.runs.folder import CONFIG, SWEEP, is_finished, is_run, read_config, read_summary, read_sweep
+from offbeat.runs.folder import CONFIG, SWEEP, is_finished, is_run, read_summary, read_sweep
 from offbeat.runs.interrupt import interruptible
 from offbeat.runs.records import settle
-from offbeat.runs.result import Result, Watch
+from offbeat.runs.result import RunResult, Watch
 
 MAX_TOGETHER = 16  # runs that are trained at once
 
@@ -31,7 +32,16 @@ class Cell:
 
     label: str
     seed: int
-    table: Table
+    table: Table = field(default_factory=dict)
+    given: Experiment | None = None
+    """The experiment, if it was built from Python objects and not from the table."""
+
+    def experiment(self) -> Experiment:
+        """Return a new experiment, which shares no state with that of another run."""
+        if self.given is None:
+            return config.parse(self.table)
+        own = {name: copy.deepcopy(getattr(self.given, name)) for name in ("algorithm", "scheduler", "validation")}
+        return replace(self.given, **own)
 
     @property
     def folder(self) -> str:
@@ -75,13 +85,16 @@ class Sweep:
             labels = [str(variant["label"]) for variant in variants if "label" in variant]
             label = " ".join([*labels, *map(_short, point)]) or "run"
             cells += [Cell(label, seed, changed | {"seed": seed}) for seed in seeds]
-        folders = [cell.folder for cell in cells]
+        plan = cls(cells)
+        for cell in cells:
+            config.parse(cell.table)
+        return plan
+
+    def __post_init__(self) -> None:
+        folders = [cell.folder for cell in self.cells]
         if len(set(folders)) < len(folders):
             twice = next(folder for folder in folders if folders.count(folder) > 1)
             raise ConfigError(f"two runs would share the folder {twice!r}: give the variants different labels")
-        for cell in cells:
-            config.parse(cell.table)
-        return cls(cells)
 
     def run(
         self,
@@ -109,7 +122,7 @@ class Sweep:
             Each cell with its summary when the run ends: empty if it diverged, None if it was interrupted. No run is
             started after an interruption.
         """
-        ended = {c.folder: _finished(out / c.folder, config.parse(c.table)) for c in self.cells}
+        ended = {c.folder: _finished(out / c.folder, c.experiment(), data_dir) for c in self.cells}
         pools = _pools([cell for cell in self.cells if ended[cell.folder] is None], data_dir, on_checked)
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -136,10 +149,11 @@ def _listed(cell: Cell) -> dict[str, Any]:
     return {"label": cell.label, "seed": cell.seed, "folder": cell.folder}
 
 
-def _finished(folder: pathlib.Path, experiment: Experiment) -> dict[str, Any] | None:
+def _finished(folder: pathlib.Path, experiment: Experiment, data_dir: api.Path | None) -> dict[str, Any] | None:
     """Return the summary of a run that is already finished, or None."""
-    if (folder / CONFIG).is_file() and not _same(config.parse(read_config(folder)), experiment):
-        raise RunFolderError(f"{folder} contains another experiment; give the sweep another --out")
+    if (folder / CONFIG).is_file():
+        found = differences(experiment, folder) or object_differences(experiment, folder, data_dir)
+        check_same(found, folder, "give the sweep another folder")
     if not is_finished(folder):
         return None
     settle(folder)
@@ -152,7 +166,7 @@ def _pools(
     """Group cells that can be trained in one stack, at most `MAX_TOGETHER` per group."""
     pools: dict[object, list[Cell]] = {}
     for number, cell in enumerate(cells, start=1):
-        kind = config.parse(cell.table).assemble(data_dir).pool
+        kind = cell.experiment().assemble(data_dir).pool
         pools.setdefault(number if kind is None else kind, []).append(cell)
         on_checked(number)
     return [
@@ -172,9 +186,10 @@ def _run(
     with interruptible() as interrupted:
         runs = []
         for cell, watch in zip(cells, watches, strict=True):
-            folder, experiment = out / cell.folder, config.parse(cell.table)
+            folder, experiment = out / cell.folder, cell.experiment()
             if (folder / CONFIG).is_file():
-                run = api.reopen(api.stored(folder), interrupted, folder, data_dir, watch, callbacks)
+                before = api.stored(folder) if cell.given is None else adopted(experiment, folder)
+                run = api.reopen(before, interrupted, folder, data_dir, watch, callbacks)
             else:
                 run = api.begin(
                     experiment, interrupted, out=folder, data_dir=data_dir, modules=modules, watch=watch,
@@ -184,19 +199,10 @@ def _run(
         return [_summary(outcome) for outcome in together(runs)]
 
 
-def _summary(outcome: Result | DivergenceError) -> dict[str, Any] | None:
+def _summary(outcome: RunResult | DivergenceError) -> dict[str, Any] | None:
     if isinstance(outcome, DivergenceError):
         return {}
     return None if outcome.interrupted else outcome.summary
-
-
-def _same(one: Experiment, other: Experiment) -> bool:
-    """Return whether two experiments are equal, apart from choices that a run makes itself."""
-    if other.executor == "auto":
-        other = replace(other, executor=one.executor)
-    if other.compile is None:
-        other = replace(other, compile=one.compile)
-    return config.dump(one) == config.dump(other)
 
 
 def merge(base: Table, changes: Table) -> Table:

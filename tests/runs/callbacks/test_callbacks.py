@@ -59,7 +59,7 @@ def test_a_callback_is_called_at_the_start_once_per_evaluation_and_at_the_end(tm
 
 def test_each_evaluation_is_reported_once_across_an_interruption(tmp_path: pathlib.Path) -> None:
     ear = Ear()
-    so_far = stopped(tmp_path / "run", 5, [ear]).metrics
+    so_far = stopped(tmp_path / "run", 5, [ear]).evaluations
     api.resume(tmp_path / "run", callbacks=[ear])
     first, second = ear.runs
     assert (list(first.metrics), list(second.metrics)) == ([], so_far)
@@ -76,7 +76,7 @@ def test_without_a_folder() -> None:
         scheduler=ob.Buffered(concurrency=2, buffer=1),
     )  # fmt: skip
     assert [(run.name, run.folder, run.home) for run in ear.runs] == [("fedbuff-seed3", None, None)]
-    assert ear.lines["fedbuff-seed3"] == result.metrics
+    assert ear.lines["fedbuff-seed3"] == result.evaluations
 
 
 def test_one_callback_serves_all_runs_of_a_sweep(tmp_path: pathlib.Path) -> None:
@@ -137,8 +137,8 @@ def test_a_callback_cannot_change_what_is_recorded(tmp_path: pathlib.Path) -> No
 
     ear = Ear()
     result = api.execute(small(), out=tmp_path / "run", callbacks=[Vandal(), ear])
-    assert len(result.metrics[-1]) > 5
-    assert ear.lines["run"] == lines(tmp_path / "run") == result.metrics
+    assert len(result.evaluations[-1]) > 5
+    assert ear.lines["run"] == lines(tmp_path / "run") == result.evaluations
 
 
 def test_callbacks_are_notified_of_a_failed_run() -> None:

@@ -41,6 +41,7 @@ from offbeat.runs.folder.schema import (
 from offbeat.runs.folder.writer import (
     Origin,
     RunFolder,
+    UpdateBuffer,
     UpdateLog,
     environment,
     listed,
@@ -65,6 +66,7 @@ __all__ = [
     "Origin",
     "RunFolder",
     "UnreadableFileError",
+    "UpdateBuffer",
     "UpdateLog",
     "UpdateRows",
     "check_updates",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from offbeat.errors import RunFolderError
 from offbeat.files import write_atomic, write_json
-from offbeat.runs.folder.reader import read_status
+from offbeat.runs.folder.reader import UpdateRows, read_status
 from offbeat.runs.folder.schema import (
     CHECKPOINT,
     CLIENT_METRICS,
@@ -60,6 +60,25 @@ class Origin:
         """Return the origin that a run folder records."""
         status = read_status(path) if (path / STATUS_FILE).is_file() else {}
         return cls(status.get("data_dir"), status.get("modules"))
+
+
+class UpdateBuffer:
+    """The log of completed jobs of a run without a folder, in memory."""
+
+    def __init__(self) -> None:
+        self._blocks: list[UpdateRows] = []
+        self._pending: list[tuple[Any, ...]] = []
+
+    def append(self, row: tuple[Any, ...]) -> None:
+        """Add a row with the fields of `UPDATE`."""
+        self._pending.append(row)
+        if len(self._pending) >= UpdateLog.FLUSH:  # an array needs a tenth of the memory of its rows
+            self._blocks.append(np.array(self._pending, dtype=UPDATE))
+            self._pending.clear()
+
+    def rows(self) -> UpdateRows:
+        """Return all rows so far."""
+        return np.concatenate([*self._blocks, np.array(self._pending, dtype=UPDATE)])
 
 
 class UpdateLog:
