@@ -39,7 +39,7 @@ $(RUN_STAMP): $(REQUIREMENTS)
 	touch $@
 
 $(TEST_STAMP): $(RUN_STAMP)
-	$(PIP) --editable ".[dev,flower,huggingface,privacy,ray,serve,track,docs]"
+	$(PIP) --editable ".[dev,flower,huggingface,notebook,privacy,ray,serve,track,docs]"
 	touch $@
 
 clean:

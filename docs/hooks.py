@@ -7,10 +7,12 @@ commands          the help of every command
 modules PACKAGE   the API of every module of a package
 sources PACKAGE   the API of every module of a package, with source code
 example NAME      examples/NAME.py, its comments as text
+notebook NAME     docs/notebooks/NAME.ipynb, without its title
 """
 
 from __future__ import annotations
 
+import json
 import pathlib
 import pkgutil
 import re
@@ -82,6 +84,14 @@ def example(name: str) -> str:
     return "\n\n".join(part for cell in cells for part in _cell(cell))
 
 
+def notebook(name: str) -> str:
+    """Return a notebook of the documentation as Markdown, without its title."""
+    cells = json.loads((ROOT / "docs/notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    texts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    parts = [text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in texts]
+    return re.sub(r"\A# .*\n+", "", "\n\n".join(parts))
+
+
 def _cell(cell: str) -> Iterator[str]:
     comments, code = re.match(r"((?:#.*\n)*)(.*)", cell, flags=re.S).groups()  # type: ignore[union-attr]
     if comments:
@@ -96,6 +106,7 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "modules": modules,
     "sources": sources,
     "example": example,
+    "notebook": notebook,
 }
 
 

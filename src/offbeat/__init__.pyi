@@ -40,7 +40,7 @@ from offbeat.errors import DataError as DataError
 from offbeat.errors import DivergenceError as DivergenceError
 from offbeat.errors import OffbeatError as OffbeatError
 from offbeat.errors import RunFolderError as RunFolderError
-from offbeat.interactive.comparison import Comparison as Comparison
+from offbeat.interactive.comparison import ComparisonTable as ComparisonTable
 from offbeat.interactive.comparison import compare as compare
 from offbeat.interactive.result import Result as Result
 from offbeat.interactive.run import execute as execute

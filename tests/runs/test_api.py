@@ -54,7 +54,7 @@ def test_a_run_with_python_objects_is_resumed_by_the_same_call(tmp_path: pathlib
     whole = ob.run(**own, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt, match="interrupted at round"):
         ob.run(**own, out=tmp_path / "cut", watch=interrupt_after(7))
-    with pytest.raises(ob.ConfigError, match=r"Linear was passed from Python .* with resume=True"):
+    with pytest.raises(ob.ConfigError, match=r"Linear was passed from Python .* run the same program again"):
         ob.resume(tmp_path / "cut")
     with pytest.raises(ob.RunFolderError, match="contains another experiment"):
         ob.run(**(own | {"rounds": 21}), out=tmp_path / "cut", resume=True)

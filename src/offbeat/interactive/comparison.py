@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class ComparisonTable:
     """The mean and the standard deviation of a metric for each experiment."""
 
     metric: MetricInfo
@@ -93,7 +93,7 @@ def compare(
     *runs: Result | SweepResult | str | os.PathLike[str],
     metric: str | None = None,
     at: Mapping[str, float] | None = None,
-) -> Comparison:
+) -> ComparisonTable:
     """Compare runs by a metric, with mean and standard deviation over seeds.
 
     Args:
@@ -125,7 +125,7 @@ def compare(
             remarks.append(f"{record.label}, seed {record.seed} ended earlier; its last evaluation counts")
         groups.setdefault(record.label, []).append((record.seed, float(value)))
     rows = [Row(label, tuple(s for s, _ in each), tuple(v for _, v in each)) for label, each in groups.items()]
-    return Comparison(info, dict(at or {}), rows, [*remarks, *notes.differences(records)])
+    return ComparisonTable(info, dict(at or {}), rows, [*remarks, *notes.differences(records)])
 
 
 def _records(each: Any) -> list[Record]:

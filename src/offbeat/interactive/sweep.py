@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offbeat.errors import ConfigError, RunFolderError
-from offbeat.interactive.comparison import Comparison, compare
+from offbeat.interactive.comparison import ComparisonTable, compare
 from offbeat.interactive.frames import pandas
 from offbeat.interactive.result import Result
 from offbeat.interactive.stored import StoredRun
@@ -87,7 +87,9 @@ class SweepResult:
         frames = [result.updates.assign(label=result.label, seed=result.seed) for result in self.results]
         return pandas(instead).concat(frames, ignore_index=True)
 
-    def compare(self, metric: str | None = None, at: Mapping[str, float] | None = None, **options: Any) -> Comparison:
+    def compare(
+        self, metric: str | None = None, at: Mapping[str, float] | None = None, **options: Any
+    ) -> ComparisonTable:
         """Compare the variants; see `offbeat.compare`."""
         return compare(self, metric=metric, at=at, **options)
 

@@ -36,7 +36,7 @@ def resolve(path: str) -> Any:
     module_name, _, name = path.partition(":")
     if path.startswith(PYTHON):
         raise ConfigError(
-            f"{name} was passed from Python and cannot be imported by name; rerun the same program with resume=True",
+            f"{name} was passed from Python and cannot be imported by name; run the same program again to resume it",
             key="name",
         )
     here = str(pathlib.Path.cwd())
