@@ -87,11 +87,9 @@ class SweepResult:
         frames = [result.updates.assign(label=result.label, seed=result.seed) for result in self.results]
         return pandas(instead).concat(frames, ignore_index=True)
 
-    def compare(
-        self, metric: str | None = None, at: Mapping[str, float] | None = None, **options: Any
-    ) -> ComparisonTable:
+    def compare(self, metric: str | None = None, at: Mapping[str, float] | None = None) -> ComparisonTable:
         """Compare the variants; see `offbeat.compare`."""
-        return compare(self, metric=metric, at=at, **options)
+        return compare(self, metric=metric, at=at)
 
     def plot(self, *, x: str = "virtual_seconds") -> InlineFigure:
         """Draw the main metric of every variant; a notebook shows the figure.

@@ -7,7 +7,7 @@ import itertools
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from offbeat.errors import ConfigError, DivergenceError, RunFolderError
@@ -37,11 +37,8 @@ class Cell:
     """The experiment, if it was built from Python objects and not from the table."""
 
     def experiment(self) -> Experiment:
-        """Return a new experiment, which shares no state with that of another run."""
-        if self.given is None:
-            return config.parse(self.table)
-        own = {name: copy.deepcopy(getattr(self.given, name)) for name in ("algorithm", "scheduler", "validation")}
-        return replace(self.given, **own)
+        """Return the experiment; a run copies the objects in it that have state."""
+        return config.parse(self.table) if self.given is None else self.given
 
     @property
     def folder(self) -> str:
