@@ -52,6 +52,7 @@ from offbeat.interactive.sweep import sweep as sweep
 from offbeat.messages import Job as Job
 from offbeat.messages import Update as Update
 from offbeat.runs import callbacks as callbacks
+from offbeat.runs.budget import Budget as Budget
 from offbeat.runs.callbacks import Callback as Callback
 from offbeat.runs.custom import lora as lora
 from offbeat.runs.experiment import Evaluation as Evaluation

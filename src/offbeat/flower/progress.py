@@ -17,7 +17,7 @@ def write(folder: pathlib.Path, snapshot: ProgressSnapshot) -> None:
     """Write the progress of this process's run."""
     write_json(
         folder / NAME,
-        {"pid": os.getpid(), "rounds": snapshot.rounds, "seconds_limit": snapshot.virtual_limit,
+        {"pid": os.getpid(), "rounds": snapshot.rounds, "seconds_limit": snapshot.virtual_limit, "used": snapshot.used,
          "counters": asdict(snapshot.counters), "metrics": snapshot.metrics[-1] if snapshot.metrics else None},
     )  # fmt: skip
 
@@ -30,7 +30,8 @@ def read(folder: pathlib.Path) -> tuple[ProgressSnapshot, int] | None:
         return None
     metrics = [found["metrics"]] if found["metrics"] else []
     counters = RunCounters(**found["counters"])
-    return ProgressSnapshot(counters, found["rounds"], found["seconds_limit"], metrics, real=True), found["pid"]
+    rounds, limit, used = found["rounds"], found["seconds_limit"], found.get("used")
+    return ProgressSnapshot(counters, rounds, limit, metrics, real=True, used=used), found["pid"]
 
 
 def delete(folder: pathlib.Path) -> None:

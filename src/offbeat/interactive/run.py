@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -17,6 +17,7 @@ from offbeat.interactive.result import Result
 from offbeat.interactive.stored import StoredRun
 from offbeat.models import Model
 from offbeat.runs import api
+from offbeat.runs.budget import Budget
 from offbeat.runs.callbacks import Callback
 from offbeat.runs.experiment import Evaluation, Experiment
 from offbeat.runs.folder import CONFIG, SWEEP, is_finished, is_run, name_of
@@ -42,6 +43,7 @@ def run(
     augment: Augment | None = None,
     scheduler: Scheduler | None = None,
     evaluation: Evaluation | int | None = None,
+    budget: Budget | Mapping[str, Any] | None = None,
     out: Path | None = None,
     resume: bool = True,
     overwrite: bool = False,
@@ -68,6 +70,7 @@ def run(
         augment: Augmentation of the training images, such as `CropFlip()`.
         scheduler: When the server steps; by default the algorithm's first scheduler.
         evaluation: An `Evaluation`, or the number of versions between two evaluations.
+        budget: What the run may use, `Budget(client_steps=10_000)` or a dict with the same keys.
         out: Run folder; by default nothing is written.
         resume: Whether to resume the run in `out` if it is not finished; otherwise that is an error.
         overwrite: Delete the run in `out` first, whatever it is.
@@ -91,7 +94,7 @@ def run(
     """
     experiment = api.experiment_of(
         data=data, model=model, algorithm=algorithm, task=task, partition=partition, clients=clients, augment=augment,
-        scheduler=scheduler, evaluation=evaluation, **settings,
+        scheduler=scheduler, evaluation=evaluation, budget=budget, **settings,
     )  # fmt: skip
     folder = pathlib.Path(out) if out is not None else None
     started = folder is not None and (folder / CONFIG).is_file()

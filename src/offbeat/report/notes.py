@@ -54,7 +54,7 @@ def differences(records: Sequence[Record]) -> list[str]:
 
 
 def _budgets(records: Sequence[Record]) -> list[str]:
-    """Return the budgets of the experiments, if there are several: equal ones, and the range of the others."""
+    """Return the budgets of the experiments, if there are several: given ones, equal ones and the range of others."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         if record.metrics:
@@ -69,7 +69,24 @@ def _budgets(records: Sequence[Record]) -> list[str]:
             equal.append(f"{form(high)} {words}")
         else:
             ranges.append(f"{form(low)} to {form(high)} {words}")
+    given = _given(records) if len(groups) > 1 else []
     if not ranges:
-        return []
+        return given
     shared = f"equal for all: {', '.join(equal)}" if equal else "none is equal for all"
-    return [f"budgets: {', '.join(ranges)}; {shared}"]
+    return [*given, f"budgets: {', '.join(ranges)}; {shared}"]
+
+
+def _given(records: Sequence[Record]) -> list[str]:
+    """Return the budget that ends all of the runs, or a warning if their budgets differ."""
+    budgets = [record.config.get("budget") for record in records if record.config]
+    if all(budget is None for budget in budgets):
+        return []
+    if any(budget != budgets[0] for budget in budgets):
+        return ["the runs differ in [budget]"]
+    given = budgets[0] if isinstance(budgets[0], dict) else {}
+    amounts = [f"{form(given[name])} {words}" for name, (words, form) in BUDGETS.items() if _is_number(given.get(name))]
+    return [f"each run ends after {' or '.join(amounts)}"] if amounts else []
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -21,6 +21,7 @@ from offbeat.errors import ConfigError, RunFolderError, nearest
 from offbeat.models import Model
 from offbeat.renames import reject_renamed_key
 from offbeat.runs.assembly import Assembly
+from offbeat.runs.budget import Budget
 from offbeat.runs.callbacks import Callback
 from offbeat.runs.custom import CustomModel, CustomPartition, CustomSource, CustomTask
 from offbeat.runs.data import Data
@@ -50,6 +51,7 @@ def experiment_of(
     augment: Augment | None = None,
     scheduler: Scheduler | None = None,
     evaluation: Evaluation | int | None = None,
+    budget: Budget | Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Experiment:
     """Return the experiment of Python objects; see `offbeat.run`.
@@ -69,6 +71,8 @@ def experiment_of(
         evaluation = Evaluation(every=evaluation)
     if evaluation is not None:
         settings["evaluation"] = evaluation
+    if budget is not None:
+        settings["budget"] = Budget.of(budget)
     if task is not None:
         settings["task"] = _task(task)
     if "client" in settings:

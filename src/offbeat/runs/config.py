@@ -55,6 +55,7 @@ from offbeat.errors import ConfigError, nearest
 from offbeat.models import MODELS, Model
 from offbeat.options import Options, expected, hints, plain
 from offbeat.renames import reject_renamed_key, renamed_value
+from offbeat.runs.budget import Budget
 from offbeat.runs.custom import CustomModel, CustomPartition, CustomSource, CustomTask, name_of, resolve
 from offbeat.runs.data import Data
 from offbeat.runs.experiment import Evaluation, Experiment
@@ -167,6 +168,8 @@ def parse(table: Table) -> Experiment:
     values["compression"] = _build(Compression, table.get("compression", {}), "compression")
     values["validation"] = _build(UpdateValidator, table.get("validation", {}), "validation")
     values["evaluation"] = _build(Evaluation, table.get("evaluation", {}), "evaluation")
+    if "budget" in table:
+        values["budget"] = _build(Budget, table["budget"], "budget")
     return cast("Experiment", _make(Experiment, values, ""))
 
 

@@ -32,6 +32,7 @@ from offbeat.options import Finite, NonNegativeInt, Options, Positive, PositiveI
 from offbeat.random import key
 from offbeat.runs import privacy
 from offbeat.runs.assembly import Assembly
+from offbeat.runs.budget import Budget
 from offbeat.runs.data import Data
 from offbeat.runs.network import check_network
 from offbeat.scheduling import SCHEDULERS, Scheduler
@@ -133,6 +134,8 @@ class Experiment(Options):
     """Server steps (model versions) to make."""
     virtual_seconds: Positive | None = None
     """Virtual time after which the run ends, unless all rounds are done earlier."""
+    budget: Budget | None = None
+    """Client steps, updates, bytes or time after which the run ends, unless all rounds are done earlier."""
     seed: NonNegativeInt = 0
     """Seed of everything random."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -162,6 +165,12 @@ class Experiment(Options):
                 "pass Metric(…, higher_is_better=…)",
                 key="evaluation.patience",
             )
+
+    @property
+    def time_limit(self) -> float | None:
+        """The virtual time after which the run ends, by its own key or its budget."""
+        limits = (self.virtual_seconds, self.budget.virtual_seconds if self.budget is not None else None)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def assemble(self, folder: str | os.PathLike[str] | None = None, runs: int = 1) -> Assembly:
         """Load the data, build the model and check that everything fits; nothing is written.

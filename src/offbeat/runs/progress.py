@@ -43,8 +43,8 @@ def headline(snapshot: ProgressSnapshot) -> str:
 
 
 def done(snapshot: ProgressSnapshot) -> float:
-    """Return the completed share of a run, by rounds or by virtual time, whichever is larger."""
-    shares = [snapshot.counters.version / snapshot.rounds]
+    """Return the completed share of a run: by rounds, virtual time or budget, whichever is largest."""
+    shares = [snapshot.counters.version / snapshot.rounds, snapshot.used or 0.0]
     if snapshot.virtual_limit:
         shares.append(snapshot.counters.virtual_seconds / snapshot.virtual_limit)
     return min(1.0, max(shares))
@@ -182,7 +182,7 @@ class CombinedProgress:
             staleness_max=max(part.staleness_max for part in parts),
         )
         rounds = sum(each.rounds for each in snapshots)
-        return ProgressSnapshot(counters, rounds, last.virtual_limit, last.metrics, metric=last.metric)
+        return ProgressSnapshot(counters, rounds, last.virtual_limit, last.metrics, metric=last.metric, used=last.used)
 
 
 class Display(Bars):
@@ -278,7 +278,7 @@ class _RunRow:
     def show(self, snapshot: ProgressSnapshot) -> None:
         """Update the bar, or print a line where there are no bars."""
         if self.bars.live:
-            limited = snapshot.virtual_limit is not None
+            limited = snapshot.virtual_limit is not None or snapshot.used is not None
             note = f"round {snapshot.counters.version:,}" + ("" if limited else f" of {snapshot.rounds:,}")
             self.bars.show(self.row, done(snapshot), note, headline(snapshot))
         elif not self.bars.quiet:

@@ -102,6 +102,7 @@ class ProgressSnapshot:
     real: bool = False  # whether `virtual_seconds` are seconds of the wall clock
     metric: MetricInfo = field(default_factory=lambda: ACCURACY)  # the main metric
     testing: float | None = None  # the share of the test examples that the evaluation underway has passed
+    used: float | None = None  # the share of the budget that is used up
 
 
 Watch = Callable[[ProgressSnapshot], None]

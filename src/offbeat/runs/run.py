@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import pathlib
 import threading
 import time
@@ -36,6 +37,7 @@ from offbeat.server.session import RunTransport, ServerSession, ServerSettings
 from offbeat.simulation.attack_simulation import AttackSimulator
 from offbeat.simulation.transport import SimulatedTransport
 
+_LOG = logging.getLogger("offbeat")
 WATCH_SECONDS = 0.1
 FRUITLESS = 100_000  # events in a row without an accepted update, after which a run fails
 
@@ -164,9 +166,14 @@ class Run:
             (self.folder.updates if self.folder else self.log).append(row(outcome))
 
     def finished(self) -> bool:
-        """Return whether the virtual time is over, or the run was asked to stop."""
-        limit = self.experiment.virtual_seconds
-        return self._stop is not None or (limit is not None and self.transport.next_at > limit)
+        """Return whether the virtual time is over, the budget is used up, or the run was asked to stop."""
+        limit = self.experiment.time_limit
+        late = limit is not None and self.transport.next_at > limit
+        return late or self._stop is not None or self._used_up() is not None
+
+    def _used_up(self) -> str | None:
+        budget = self.experiment.budget
+        return None if budget is None else budget.used_up(self.counters)
 
     def stop(self, reason: str) -> None:
         """End the run after the current turn; it counts as finished."""
@@ -204,18 +211,18 @@ class Run:
     def _show(self, testing: float | None = None) -> None:
         self._shown = time.monotonic()
         experiment, counters, main = self.experiment, self._timed(), self.experiment.task.main
-        limit, real_time = experiment.virtual_seconds, self.transport.real_time
-        self.watch(ProgressSnapshot(counters, experiment.rounds, limit, self.metrics, real_time, main, testing))
+        limit, real_time = experiment.time_limit, self.transport.real_time
+        used = experiment.budget.share(counters) if experiment.budget is not None else None
+        self.watch(ProgressSnapshot(counters, experiment.rounds, limit, self.metrics, real_time, main, testing, used))
 
     # End ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> RunResult:
-        if (
-            self._stop is None
-            and self.counters.version < self.experiment.rounds
-            and self.experiment.virtual_seconds is not None
-        ):
-            self.counters.virtual_seconds = self.experiment.virtual_seconds  # no more events until then
+        limit = self.experiment.time_limit
+        self._stop = self._stop or self._used_up()
+        if self._stop is None and self.counters.version < self.experiment.rounds and limit is not None:
+            self.counters.virtual_seconds = limit  # no more events until then
+        self._warn_of_rounds()
         self.evaluations.settle()
         if self.metrics[-1]["version"] != self.counters.version:
             self.evaluate(self.counters.version)
@@ -227,6 +234,12 @@ class Run:
         self.callbacks.on_run_end(RunOutcome("finished", summary))
         installed_hooks().on_finish(self)
         return dataclasses.replace(self._result(summary), personal=personal)
+
+    def _warn_of_rounds(self) -> None:
+        """Warn if the rounds ended the run although most of its budget is left."""
+        budget, rounds = self.experiment.budget, self.experiment.rounds
+        if budget is not None and self._stop is None and (share := budget.share(self.counters)) < 0.9:
+            _LOG.warning("all %s rounds are done with %.0f %% of the budget; raise rounds", f"{rounds:,}", 100 * share)
 
     def _interrupt(self, complete: bool = True) -> RunResult:
         """End an interrupted run.

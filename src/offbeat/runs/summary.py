@@ -105,6 +105,7 @@ def summarize(
         "late": counters.late,
         "refused": dict(sorted(counters.refused.items())),
         "virtual_seconds": counters.virtual_seconds,
+        "budget": experiment.budget.amounts if experiment.budget is not None else None,
         "real": transport.real_time,  # real clients, and seconds of the wall clock
         "wall_seconds": wall,
         "client_steps": counters.client_steps,
