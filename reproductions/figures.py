@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offbeat.report.plots import COLORS, draw_mean
+from offbeat.report.figure_style import COLORS
+from offbeat.report.plots import draw_mean
 from offbeat.reproductions.comparison import heading
 from offbeat.reproductions.results import Results, Run
 

@@ -25,3 +25,10 @@ def write_atomic(path: pathlib.Path, body: bytes) -> None:
 def write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file atomically."""
     write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def overwrite(path: pathlib.Path, body: bytes) -> None:
+    """Write into an existing file: it needs no space if the content is as long as before, but is not atomic."""
+    with path.open("r+b", buffering=0) as out:
+        out.write(body)
+        out.truncate(len(body))

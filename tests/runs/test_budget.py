@@ -17,10 +17,10 @@ from offbeat.cli import main
 from offbeat.report import notes, read
 from offbeat.runs import api, config
 from offbeat.runs.progress import done
-from offbeat.runs.result import ProgressSnapshot, Result, RunCounters
+from offbeat.runs.result import ProgressSnapshot, RunCounters, RunResult
 
 
-def run(budget: ob.Budget | None, **more: Any) -> Result:
+def run(budget: ob.Budget | None, **more: Any) -> RunResult:
     return api.execute(experiment(rounds=10_000, budget=budget, **more))
 
 
@@ -47,8 +47,8 @@ def test_the_first_amount_that_is_used_up_ends_the_run() -> None:
 
 def test_the_last_version_is_evaluated_once() -> None:
     result = run(ob.Budget(updates=7))  # three server steps of two updates, and one update in the buffer
-    assert result.metrics[-1]["version"] == result.summary["rounds"] == 3
-    assert [line["version"] for line in result.metrics] == [0, 3]
+    assert result.evaluations[-1]["version"] == result.summary["rounds"] == 3
+    assert [line["version"] for line in result.evaluations] == [0, 3]
 
 
 def test_an_interrupted_run_ends_at_the_same_update(tmp_path: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from tests.support.experiments import interrupted_at, small
 import offbeat as ob
 from offbeat import files
 from offbeat.cache import Disk
+from offbeat.report import read
 from offbeat.runs import api, folder
 from offbeat.runs.folder import writer
 from offbeat.server.session import CACHE_FOLDER
@@ -49,6 +52,12 @@ def tiny(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     subprocess.run(["umount", place], check=True)
 
 
+def fill(disk: pathlib.Path) -> None:
+    with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+        while ballast.write(bytes(512)):
+            pass
+
+
 def test_a_cache_on_a_full_disk_raises_an_error_instead_of_a_bus_error(tiny: pathlib.Path) -> None:
     command = [sys.executable, "-c", STORE, str(tiny / "cache")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -57,9 +66,7 @@ def test_a_cache_on_a_full_disk_raises_an_error_instead_of_a_bus_error(tiny: pat
 
 def test_a_run_on_a_full_disk_reports_it_and_resumes_when_there_is_space(tiny: pathlib.Path) -> None:
     interrupted_at(tiny / "run", 12)
-    with contextlib.suppress(OSError), (tiny / "ballast").open("wb", buffering=0) as ballast:
-        while ballast.write(bytes(512)):
-            pass
+    fill(tiny)
     with pytest.raises(ob.RunFolderError, match=r"cannot .* No space left on device"):
         api.resume(tiny / "run")
     (tiny / "ballast").unlink()
@@ -75,16 +82,50 @@ def test_a_cache_on_disk_reserves_its_blocks(tmp_path: pathlib.Path) -> None:
     assert status.st_blocks * 512 >= status.st_size
 
 
-def test_a_run_that_starts_on_a_full_disk_leaves_nothing_behind(
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_run_that_starts_on_a_full_disk_says_so_and_can_start_again(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patched:
+        patched.setattr(folder.UpdateLog, "flush", full)
+        with pytest.raises(ob.RunFolderError, match="No space left"):
+            api.execute(small(), out=tmp_path / "run")
+    record = read.read(tmp_path / "run")
+    assert (record.state, record.problem) == ("failed", "[Errno 28] No space left on device")
+    assert api.execute(small(), out=tmp_path / "run").summary["rounds"] == 30
 
+
+def test_a_run_whose_status_cannot_be_written_at_all_leaves_nothing_behind(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folder.UpdateLog, "flush", full)
+    monkeypatch.setattr(writer.RunFolder, "fail", full)
     with pytest.raises(ob.RunFolderError, match="No space left"):
         api.execute(small(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_disk_fills_up_during_a_run(tiny: pathlib.Path) -> None:
+    """Also then the folder states why the run ended, and its callbacks hear of it."""
+    outcomes: list[str] = []
+
+    class Last(ob.Callback):
+        def on_evaluation(self, run: ob.callbacks.RunInfo, line: dict[str, Any]) -> None:
+            if line["version"] == 12:
+                fill(tiny)
+
+        def on_run_end(self, run: ob.callbacks.RunInfo, outcome: ob.callbacks.RunOutcome) -> None:
+            outcomes.append(outcome.state)
+
+    long = dataclasses.replace(small(20_000), evaluation=ob.Evaluation(every=1))
+    with pytest.raises(ob.RunFolderError, match="No space left on device"):
+        api.execute(long, out=tiny / "run", callbacks=[Last()])
+    assert outcomes == ["failed"]
+    record = read.read(tiny / "run")
+    assert (record.state, "No space left" in (record.problem or "")) == ("failed", True)
 
 
 def test_a_folder_that_cannot_be_written_is_not_resumed(

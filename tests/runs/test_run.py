@@ -214,10 +214,14 @@ def test_a_folder_that_is_not_empty_is_not_touched(tmp_path: pathlib.Path) -> No
         ob.execute(finished.experiment, out=tmp_path / "run")
 
 
-def test_early_divergence_leaves_no_folder(tmp_path: pathlib.Path) -> None:
+def test_early_divergence_is_recorded_and_the_folder_can_be_used_again(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ob.DivergenceError, match=r"client\.lr"):
         small(out=tmp_path / "run", client=ob.SGD(lr=1e38))
-    assert not list(tmp_path.iterdir())
+    status = json.loads((tmp_path / "run/status.json").read_text())
+    assert status["state"] == "failed"
+    assert "client.lr" in status["error"]
+    assert small(out=tmp_path / "run", rounds=1, resume=True).summary["rounds"] == 1, "another rate: a new run"
+    assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "finished"
 
 
 def test_late_divergence_leaves_a_complete_folder_marked_as_failed(tmp_path: pathlib.Path) -> None:

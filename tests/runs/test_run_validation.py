@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import offbeat as ob
 from offbeat.errors import ConfigError
 from offbeat.runs import api, config
 from offbeat.runs.drive import alone
 from offbeat.runs.folder import STATUS
+from offbeat.runs.result import RunResult
 
 BASE: dict[str, Any] = {
     "rounds": 8,
@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {
 }
 
 
-def run(folder: pathlib.Path | None, **validation: Any) -> ob.Result:
+def run(folder: pathlib.Path | None, **validation: Any) -> RunResult:
     return api.execute(config.parse(BASE | {"validation": validation}), out=folder)
 
 

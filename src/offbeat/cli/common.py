@@ -134,10 +134,12 @@ def stem(file: str) -> str:
 
 
 def new_folder(file: str, kind: str) -> pathlib.Path:
-    """Return a folder under runs/ that does not exist yet."""
+    """Return a folder under runs/ that does not exist yet, or holds a run that failed before it got anywhere."""
+    from offbeat.runs.folder import failed_early
+
     base = pathlib.Path("runs") / f"{stem(file)}-{kind}"
     tries = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 1_000_000))
-    return next(path for path in tries if not path.exists())
+    return next(path for path in tries if not path.exists() or failed_early(path))
 
 
 def seeds_of(text: str) -> list[int]:

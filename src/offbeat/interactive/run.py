@@ -20,7 +20,7 @@ from offbeat.runs import api
 from offbeat.runs.budget import Budget
 from offbeat.runs.callbacks import Callback
 from offbeat.runs.experiment import Evaluation, Experiment
-from offbeat.runs.folder import CONFIG, SWEEP, is_finished, is_run, name_of
+from offbeat.runs.folder import CONFIG, SWEEP, is_finished, is_resumable, is_run, name_of
 from offbeat.runs.records import settle
 from offbeat.runs.result import Watch, algorithm_name
 from offbeat.scheduling import Scheduler
@@ -97,7 +97,7 @@ def run(
         scheduler=scheduler, evaluation=evaluation, budget=budget, **settings,
     )  # fmt: skip
     folder = pathlib.Path(out) if out is not None else None
-    started = folder is not None and (folder / CONFIG).is_file()
+    started = folder is not None and is_resumable(folder)
     if folder is not None and started:
         from offbeat.runs import existing
 

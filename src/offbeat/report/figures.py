@@ -14,7 +14,7 @@ from offbeat.report.figure_style import PAGE, colors_from, resized
 from offbeat.report.read import Record
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from offbeat.report.figure import InlineFigure as Figure
 
 
 def draw(records: Sequence[Record], only: Sequence[str] | None = None, width: float | None = None) -> dict[str, Figure]:

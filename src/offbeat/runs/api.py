@@ -28,7 +28,7 @@ from offbeat.runs.data import Data
 from offbeat.runs.drive import alone
 from offbeat.runs.experiment import Evaluation, Experiment
 from offbeat.runs.folder import CONFIG, Origin, is_finished, read_config, read_summary, read_text
-from offbeat.runs.interrupt import interruptible
+from offbeat.runs.interrupt import interruptible, preparing
 from offbeat.runs.objects import objects
 from offbeat.runs.records import settle
 from offbeat.runs.result import RunResult, Watch
@@ -154,7 +154,8 @@ def begin(
         callbacks: Receive the evaluations and the end of the run.
         runs: Number of runs that will be trained together.
     """
-    assembly = experiment.assemble(data_dir, runs)
+    with preparing(interrupted):
+        assembly = experiment.assemble(data_dir, runs)
     folder = pathlib.Path(out) if out is not None else None
     new = Run(assembly, interrupted=interrupted, watch=watch, folder=folder, callbacks=callbacks)
     if out is not None:
@@ -223,7 +224,8 @@ def reopen(
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Return an interrupted run that is ready to continue."""
-    assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
+    with preparing(interrupted):
+        assembly = experiment.assemble(data_dir or Origin.of(folder).data_dir)
     if resolved(experiment, assembly) != read_text(folder / CONFIG):
         raise RunFolderError(
             f"{folder} contains another experiment, or was written by another version: compare its {CONFIG}"

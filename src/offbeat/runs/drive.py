@@ -35,6 +35,13 @@ def together(runs: Sequence[Run]) -> list[RunResult | DivergenceError]:
     Returns:
         The result of each run, or its error if it diverged.
     """
+    with contextlib.ExitStack() as ending:
+        for run in runs:
+            ending.callback(run.abandon)  # if anything else ends the program, such as a second Ctrl-C
+        return _together(runs)
+
+
+def _together(runs: Sequence[Run]) -> list[RunResult | DivergenceError]:
     executor = runs[0].assembly.executor
     ended: dict[int, RunResult | DivergenceError] = {}
     waiting: dict[int, list[Job]] = {}

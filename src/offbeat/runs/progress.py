@@ -226,11 +226,12 @@ class SweepDisplay(Bars):
         def watch(cells: Sequence[Cell]) -> list[Watch | None]:
             return self.begin([f"{cell.label} seed {cell.seed}" for cell in cells])
 
-        for cell, summary in plan.run(folder, data_dir, watch, modules, callbacks, self.check):
-            if summary is None:
-                break
-            ended[cell.folder] = summary
-            self.end()
+        with contextlib.suppress(KeyboardInterrupt):
+            for cell, summary in plan.run(folder, data_dir, watch, modules, callbacks, self.check):
+                if summary is None:
+                    break
+                ended[cell.folder] = summary
+                self.end()
         return ended
 
     def check(self, number: int) -> None:

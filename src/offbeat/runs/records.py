@@ -117,27 +117,29 @@ class Records:
             write_json(self.folder.path / SUMMARY, summary)
             settle(self.folder.path)
 
-    def interrupt(self, version: int) -> None:
+    def interrupt(self, version: int, reason: str | None) -> None:
         """Close the folder of an interrupted run."""
         if self.folder:
             self.folder.close()
-            self.folder.status("interrupted", version=version)
+            self.folder.status("interrupted", version=version, **({"reason": reason} if reason else {}))
 
-    def fail(self, error: Exception, version: int, *, worthless: bool) -> None:
+    def fail(self, error: Exception, version: int, *, new: bool) -> None:
         """Close the folder of a failed run.
 
         Args:
             error: The error.
             version: The last version.
-            worthless: Whether the run has produced nothing that is worth keeping; its folder is then removed.
+            new: Whether the run has produced nothing yet; its folder is then removed if it cannot even be marked.
         """
-        if self.folder and self.folder.created and worthless:
-            self.folder.discard()
-        elif self.folder:
-            with contextlib.suppress(OSError):  # the disk itself may be the cause
-                self.folder.close()
-                reason = str(error) if isinstance(error, OffbeatError | OSError) else f"{type(error).__name__}: {error}"
-                self.folder.status("failed", error=reason, version=version)
+        if not self.folder:
+            return
+        expected = isinstance(error, OffbeatError | OSError)
+        reason = str(error) if expected else f"{type(error).__name__}: {error}"
+        try:
+            self.folder.fail(reason, version)
+        except OSError:  # the disk itself may be the cause
+            if self.folder.created and new:
+                self.folder.discard()
 
 
 def _saved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

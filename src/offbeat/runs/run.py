@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from offbeat.client.evaluation import EvaluationInterrupted, TestResult
-from offbeat.errors import ConfigError, DivergenceError, OffbeatError, RunFolderError
+from offbeat.errors import ConfigError, DivergenceError, RunFolderError
 from offbeat.executors.base import TrainingOutcome
 from offbeat.messages import Job, Update
 from offbeat.runs.assembly import Assembly
@@ -26,6 +26,7 @@ from offbeat.runs.evaluations import Evaluations
 from offbeat.runs.folder import Origin, RunFolder, UpdateBuffer, listed, read_updates
 from offbeat.runs.hooks import installed_hooks
 from offbeat.runs.info import run_info
+from offbeat.runs.interrupt import reason_of
 from offbeat.runs.models import Models
 from offbeat.runs.records import Records
 from offbeat.runs.result import ProgressSnapshot, RunCounters, RunResult, Watch, row
@@ -85,6 +86,7 @@ class Run:
         this = weakref.proxy(self)  # no cycle: a run that is dropped closes its files at once
         self.evaluations = Evaluations(assembly, lambda line, result: this.evaluated(line, result))
         self.records = Records(folder)
+        self._ended = False
         self._stop: str | None = None  # why the run ends before its last round
         self._fruitless = 0  # events in a row without an accepted update
         self._wall_before = 0.0
@@ -125,30 +127,34 @@ class Run:
         Args:
             runs: Number of runs that are driven together; all wait while one of them writes a checkpoint.
         """
-        with self._failing(), contextlib.suppress(EvaluationInterrupted):
-            installed_hooks().on_begin(self)
-            self.callbacks.on_run_begin(lambda: run_info(self))
-            self._started = time.monotonic()
-            if not self.metrics:
-                self.session.start()
-            self._shown = self._started
-            pacer = CheckpointPacer(runs, self._checkpoint_bytes, self._started)
-            while not self.session.finished and not self.interrupted.is_set():
-                while jobs := self.transport.wanted():
-                    self.transport.deliver(_updates((yield jobs)))
-                installed_hooks().before_turn(self)
-                stepped = self.session.turn().stepped
-                now = time.monotonic()
-                if now - self._shown > WATCH_SECONDS:
-                    self._show()
-                if self.folder:
-                    due = pacer.due(now) or (self.checkpoint_every_version and stepped)
-                    if installed_hooks().checkpoint_due(self, due):
-                        self._checkpoint()
-                        pacer.written(now, time.monotonic())
-            stopped = self.interrupted.is_set() and not self.session.finished
-            return self._interrupt() if stopped else self._finish()
-        return self._interrupt(complete=False)
+        with self._failing():
+            with contextlib.suppress(EvaluationInterrupted):
+                return (yield from self._advance(runs))
+            return self._interrupt(complete=False)
+
+    def _advance(self, runs: int) -> Generator[list[Job], list[TrainingOutcome], RunResult]:
+        installed_hooks().on_begin(self)
+        self.callbacks.on_run_begin(lambda: run_info(self))
+        self._started = time.monotonic()
+        if not self.metrics:
+            self.session.start()
+        self._shown = self._started
+        pacer = CheckpointPacer(runs, self._checkpoint_bytes, self._started)
+        while not self.session.finished and not self.interrupted.is_set():
+            while jobs := self.transport.wanted():
+                self.transport.deliver(_updates((yield jobs)))
+            installed_hooks().before_turn(self)
+            stepped = self.session.turn().stepped
+            now = time.monotonic()
+            if now - self._shown > WATCH_SECONDS:
+                self._show()
+            if self.folder:
+                due = pacer.due(now) or (self.checkpoint_every_version and stepped)
+                if installed_hooks().checkpoint_due(self, due):
+                    self._checkpoint()
+                    pacer.written(now, time.monotonic())
+        stopped = self.interrupted.is_set() and not self.session.finished
+        return self._interrupt() if stopped else self._finish()
 
     def record(self, outcome: Outcome) -> None:
         """Count a turn of the loop and log its update."""
@@ -231,7 +237,7 @@ class Run:
         summary = self.summary()
         personal = self.models.personal()
         self.records.finish(self.models.module, personal, summary)
-        self.callbacks.on_run_end(RunOutcome("finished", summary))
+        self._end(RunOutcome("finished", summary))
         installed_hooks().on_finish(self)
         return dataclasses.replace(self._result(summary), personal=personal)
 
@@ -251,10 +257,21 @@ class Run:
         self.evaluations.settle()
         if self.folder and complete:
             self._checkpoint()
-        self.records.interrupt(self.counters.version)
+        self.records.interrupt(self.counters.version, reason_of(self.interrupted))
         summary = self.summary()
-        self.callbacks.on_run_end(RunOutcome("interrupted", summary))
+        self._end(RunOutcome("interrupted", summary))
         return self._result(summary, interrupted=True)
+
+    def abandon(self) -> None:
+        """End a run that has not ended, as after a second Ctrl-C; it resumes from its last checkpoint."""
+        if not self._ended:
+            with contextlib.suppress(OSError):
+                self.records.interrupt(self.counters.version, reason_of(self.interrupted))
+            self._end(RunOutcome("interrupted", self.summary()))
+
+    def _end(self, outcome: RunOutcome) -> None:
+        self._ended = True
+        self.callbacks.on_run_end(outcome)
 
     def _result(self, summary: dict[str, Any], interrupted: bool = False) -> RunResult:
         evaluations = self.evaluations
@@ -267,21 +284,15 @@ class Run:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Discard the folder of a run that fails before it has produced anything; mark later ones as failed."""
+        """Mark a run that raises an error as failed, with the reason."""
         try:
             yield
         except Exception as error:
-            self._fail(error)
-            self.callbacks.on_run_end(RunOutcome("failed", error=error))
+            self.records.fail(error, self.counters.version, new=len(self.metrics) < 2)
+            self._end(RunOutcome("failed", error=error))
             if self.folder and isinstance(error, OSError):
                 raise RunFolderError(f"cannot write the run folder: {error}") from error
             raise
-
-    def _fail(self, error: Exception) -> None:
-        repeatable = not (self.transport.real_time and self.counters.version)
-        expected = isinstance(error, OffbeatError | OSError)
-        worthless = len(self.metrics) < 2 and repeatable and expected
-        self.records.fail(error, self.counters.version, worthless=worthless)
 
     def summary(self) -> dict[str, Any]:
         """Return the result in figures."""

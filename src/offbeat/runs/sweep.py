@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import pathlib
@@ -18,7 +19,7 @@ from offbeat.runs.config import Table
 from offbeat.runs.drive import together
 from offbeat.runs.existing import adopted, check_same, differences, object_differences
 from offbeat.runs.experiment import Experiment
-from offbeat.runs.folder import CONFIG, SWEEP, is_finished, is_run, read_summary, read_sweep
+from offbeat.runs.folder import SWEEP, is_finished, is_resumable, is_run, read_summary, read_sweep
 from offbeat.runs.interrupt import interruptible
 from offbeat.runs.records import settle
 from offbeat.runs.result import RunResult, Watch
@@ -148,7 +149,7 @@ def _listed(cell: Cell) -> dict[str, Any]:
 
 def _finished(folder: pathlib.Path, experiment: Experiment, data_dir: api.Path | None) -> dict[str, Any] | None:
     """Return the summary of a run that is already finished, or None."""
-    if (folder / CONFIG).is_file():
+    if is_resumable(folder):
         found = differences(experiment, folder) or object_differences(experiment, folder, data_dir)
         check_same(found, folder, "give the sweep another folder")
     if not is_finished(folder):
@@ -180,11 +181,11 @@ def _run(
     callbacks: Sequence[Callback],
 ) -> list[dict[str, Any] | None]:
     """Run the cells of a pool."""
-    with interruptible() as interrupted:
+    with interruptible() as interrupted, contextlib.ExitStack() as begun:
         runs = []
         for cell, watch in zip(cells, watches, strict=True):
             folder, experiment = out / cell.folder, cell.experiment()
-            if (folder / CONFIG).is_file():
+            if is_resumable(folder):
                 before = api.stored(folder) if cell.given is None else adopted(experiment, folder)
                 run = api.reopen(before, interrupted, folder, data_dir, watch, callbacks)
             else:
@@ -193,6 +194,7 @@ def _run(
                     callbacks=callbacks, runs=len(cells),
                 )  # fmt: skip
             runs.append(run)
+            begun.callback(run.abandon)
         return [_summary(outcome) for outcome in together(runs)]
 
 

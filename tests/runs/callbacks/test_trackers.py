@@ -13,6 +13,7 @@ import offbeat as ob
 from offbeat.runs import api
 from offbeat.runs.callbacks import tracker
 from offbeat.runs.callbacks.mlflow import _flat
+from offbeat.runs.folder import read_status
 from offbeat.runs.sweep import Sweep
 from offbeat.server import checkpoint
 
@@ -139,9 +140,9 @@ def test_a_tracker_that_cannot_write_does_not_end_the_run(
     assert "failed in on_run_begin and is disabled for this run" in record.getMessage()
 
 
-def test_a_run_that_fails_at_once_leaves_no_folder(kind: Reader, home: pathlib.Path) -> None:
+def test_a_run_that_fails_at_once_is_recorded_as_failed(kind: Reader, home: pathlib.Path) -> None:
     with pytest.raises(ob.DivergenceError):
         api.execute(small(client=ob.SGD(lr=1e38)), out=home / "run", callbacks=[kind.tracker()])
-    assert not (home / "run").exists()
+    assert read_status(home / "run")["state"] == "failed"
     ((read,),) = kind.read(home).values()
     assert read.state == ("" if kind.name == "tensorboard" else "failed")

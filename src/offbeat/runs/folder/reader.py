@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from offbeat.errors import RunFolderError, first_line
 from offbeat.runs.folder.schema import (
+    BEFORE_RESULT,
+    CHECKPOINT,
     CLIENT_METRICS,
     CONFIG,
     FIRST_UPDATE,
@@ -113,6 +115,27 @@ def read_summary(folder: pathlib.Path) -> dict[str, Any]:
 def is_finished(folder: pathlib.Path) -> bool:
     """Return whether the run has a result."""
     return (folder / SUMMARY).is_file()
+
+
+def is_resumable(folder: pathlib.Path) -> bool:
+    """Return whether a folder has a run that is worth resuming, rather than one that failed before it got anywhere."""
+    return (folder / CONFIG).is_file() and not failed_early(folder)
+
+
+def failed_early(folder: pathlib.Path) -> bool:
+    """Return whether the run failed before its second evaluation and its first checkpoint; a new run may replace it.
+
+    A folder with any other files, such as the log of a deployment, is not replaced.
+    """
+    try:
+        if read_status(folder).get("state") != "failed":
+            return False
+        content = {place.name for place in folder.iterdir()}
+        evaluations = sum(1 for _ in iter_metrics(folder, in_progress=True))
+        checkpoints = any((folder / CHECKPOINT).iterdir()) if CHECKPOINT in content else False
+    except (OSError, UnreadableFileError):
+        return False
+    return content <= BEFORE_RESULT and evaluations < 2 and not checkpoints
 
 
 def iter_metrics(

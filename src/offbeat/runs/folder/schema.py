@@ -31,6 +31,11 @@ STATUS_FILE = "status.json"
 SETTING = "setting.json"
 CHECKPOINT = "checkpoint"
 LOCK = ".lock"
+CACHE = "cache"  # folder of an update cache on disk
+BEFORE_RESULT = {
+    CONFIG, METRICS, CLIENT_METRICS, LABEL_METRICS, UPDATES, STATUS_FILE, SETTING, CHECKPOINT, LOCK, CACHE,
+}  # fmt: skip
+"""What a run may have written before its result."""
 SWEEP = "sweep.json"  # in the folder of a sweep: the list of its runs
 
 UPDATE = np.dtype(

@@ -19,8 +19,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from offbeat.errors import RunFolderError
-from offbeat.files import write_atomic, write_json
-from offbeat.runs.folder.reader import UpdateRows, read_status
+from offbeat.files import overwrite, write_atomic, write_json
+from offbeat.runs.folder.reader import UpdateRows, failed_early, read_status
 from offbeat.runs.folder.schema import (
     CHECKPOINT,
     CLIENT_METRICS,
@@ -34,6 +34,8 @@ from offbeat.runs.folder.schema import (
     UPDATES,
 )
 from offbeat.version import __version__
+
+SHORT = 500  # characters of an error that fit into the last block of a full disk
 
 
 def write_status(path: pathlib.Path, state: str, origin: Origin, **more: Any) -> None:
@@ -115,6 +117,8 @@ class UpdateLog:
 
     def close(self) -> None:
         """Write pending rows and close the file."""
+        if self._file.closed:
+            return
         try:
             self.flush()
         finally:
@@ -175,7 +179,7 @@ class RunFolder:
         The config is written last: a folder that has one can be resumed.
 
         Args:
-            path: The folder; it must be empty or not exist.
+            path: The folder; it must be empty, not exist, or hold a run that failed before it got anywhere.
             config: The complete experiment as TOML.
             origin: Where the run finds its data and modules.
             setting: Content of `setting.json`.
@@ -183,7 +187,9 @@ class RunFolder:
         Raises:
             RunFolderError: The folder is not empty or cannot be written.
         """
-        if _occupied(path) and not _barely_begun(path):
+        if _occupied(path) and failed_early(path):
+            _clear(path)
+        elif _occupied(path) and not _barely_begun(path):
             hint = f"; continue it with: offbeat resume {path}" if (path / CONFIG).is_file() else ""
             raise RunFolderError(f"{path} exists and is not empty{hint}")
         new = [place for place in (path, *path.parents) if not place.exists()]
@@ -241,6 +247,20 @@ class RunFolder:
     def status(self, state: str, **more: Any) -> None:
         """Write `status.json`; see `write_status`."""
         write_status(self.path, state, self.origin, **more)
+
+    def fail(self, error: str, version: int) -> None:
+        """Close the folder of a failed run. On a full disk, replace the status in the blocks that it has.
+
+        Raises:
+            OSError: The status cannot be written.
+        """
+        with contextlib.suppress(OSError):
+            self.close()
+        try:
+            self.status("failed", error=error, version=version)
+        except OSError:
+            status = read_status(self.path) | {"state": "failed", "error": error[:SHORT], "version": version}
+            overwrite(self.path / STATUS_FILE, json.dumps(status).encode())
 
     def close(self) -> None:
         """Close all files and release the lock, even if one of the files can no longer be written."""
