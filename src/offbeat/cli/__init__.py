@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import shlex
 import sys
@@ -13,12 +12,14 @@ import click
 from rich.console import Console
 
 from offbeat.cli.bench import bench
+from offbeat.cli.catalog import list_, show
 from offbeat.cli.chaos import chaos
 from offbeat.cli.common import (
     INTERRUPTED,
     SEVERAL,
     Group,
     data_dir_option,
+    file_argument,
     modules_of,
     new_folder,
     out_option,
@@ -43,12 +44,12 @@ def main() -> None:
     """Asynchronous federated learning, simulated in virtual time or deployed on Flower."""
 
 
-for command in (bench, chaos, compare, deploy, export, replay, report, reproduce, serve, sweep):
+for command in (bench, chaos, compare, deploy, export, list_, replay, report, reproduce, serve, show, sweep):
     main.add_command(command)
 
 
 @main.command()
-@click.argument("file")
+@file_argument
 @settings_options
 @click.option("--seed", type=int, help="Seed of all random numbers.")
 @out_option
@@ -109,58 +110,8 @@ def resume(folder: pathlib.Path, data_dir: pathlib.Path | None, track: Sequence[
     _conclude(console, result, folder.name, track, quiet)
 
 
-@main.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(as_json: bool) -> None:
-    """List the names that an experiment can use."""
-    from offbeat.algorithms import AGGREGATORS, ALGORITHMS, OPTIMIZERS, STALENESS, TOPOLOGIES
-    from offbeat.cache import CACHES
-    from offbeat.client.rules import CLIENT_RULES
-    from offbeat.compression import CODECS
-    from offbeat.data import AUGMENTS, DATASETS, PARTITIONS
-    from offbeat.environment import ATTACKS, AVAILABILITIES, DELAYS, LOCAL_WORK
-    from offbeat.models import MODELS
-    from offbeat.runs.presets import PRESETS
-    from offbeat.scheduling import SCHEDULERS
-
-    names = {
-        "algorithms": list(ALGORITHMS),
-        "optimizers": list(OPTIMIZERS),
-        "aggregators": list(AGGREGATORS),
-        "staleness": list(STALENESS),
-        "caches": list(CACHES),
-        "topologies": list(TOPOLOGIES),
-        "client_rules": list(CLIENT_RULES),
-        "codecs": list(CODECS),
-        "schedulers": list(SCHEDULERS),
-        "datasets": list(DATASETS),
-        "partitions": list(PARTITIONS),
-        "augmentations": list(AUGMENTS),
-        "models": list(MODELS),
-        "delays": list(DELAYS),
-        "availabilities": list(AVAILABILITIES),
-        "local_work": list(LOCAL_WORK),
-        "attacks": list(ATTACKS),
-        "presets": list(PRESETS),
-    }
-    if as_json:
-        click.echo(json.dumps(names, indent=2))
-        return
-    for kind, members in names.items():
-        click.echo(f"{kind:16}{', '.join(members)}")
-
-
 @main.command()
-@click.argument("preset")
-def show(preset: str) -> None:
-    """Print a preset as TOML, as a starting point for your own file."""
-    from offbeat.runs.presets import text
-
-    click.echo(text(preset.removeprefix("preset:")), nl=False)
-
-
-@main.command()
-@click.argument("file")
+@file_argument
 @settings_options
 @click.option("--seed", type=int, help="Seed of all random numbers.")
 @click.option("--png", type=click.Path(path_type=pathlib.Path), is_flag=False, flag_value=pathlib.Path("partition.png"),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from offbeat.errors import ConfigError, OffbeatError, nearest
 
@@ -38,6 +39,22 @@ class Group(click.Group):
 def _fail(message: str) -> NoReturn:
     click.echo(f"offbeat: {message}", err=True)
     sys.exit(2)
+
+
+def file_argument(command: Any) -> Any:
+    """Add the argument FILE: a TOML file or preset:NAME."""
+    return click.argument("file", shell_complete=_complete_file)(command)
+
+
+def _complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete preset:NAME, and otherwise files."""
+    from offbeat.runs.presets import PRESETS
+
+    names = [f"preset:{name}" for name in PRESETS if f"preset:{name}".startswith(incomplete)]
+    files = [str(path) for path in pathlib.Path().glob("*.toml")] if not incomplete else []
+    if not names:
+        return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(name) for name in (*files, *names)]
 
 
 def data_dir_option(command: Any) -> Any:
@@ -143,8 +160,11 @@ def new_folder(file: str, kind: str) -> pathlib.Path:
 
 
 def seeds_of(text: str) -> list[int]:
-    """Return the seeds of the option --seeds."""
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ConfigError(f"{text!r}: expected integers, such as 0,1,2", key="--seeds") from None
+    """Return the seeds of the option --seeds: integers and ranges that include both ends."""
+    seeds: list[int] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise ConfigError(f"{part!r}: expected integers or ranges, such as 0,1,2 or 0-9", key="--seeds")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @settings_options
 @click.option(
-    "--seeds", default="", metavar="0,1,2", help="Run each cell with these seeds (default: those of the file)."
+    "--seeds",
+    default="",
+    metavar="0-9",
+    help="Run each cell with these seeds, such as 0,1,2 or 0-9 (default: the file's).",
 )
 @click.option("--part", "parts", multiple=True, metavar="CELL",
               help="Run only this cell, row or column, such as 'CA²FL Dir(0.1)' or 'CA²FL'; repeatable.")  # fmt: skip

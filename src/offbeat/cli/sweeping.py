@@ -13,6 +13,7 @@ from rich.console import Console
 
 from offbeat.cli.common import (
     INTERRUPTED,
+    file_argument,
     modules_of,
     new_folder,
     read_table,
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file")
+@file_argument
 @settings_options
 @click.option("--grid", multiple=True, metavar="KEY=V1,V2…", help="Add an axis to the grid; repeatable.")
-@click.option("--seeds", default="", metavar="0,1,2", help="Run each point with these seeds.")
+@click.option("--seeds", default="", metavar="0-9", help="Run each point with these seeds: 0,1,2 or 0-9.")
 @click.option(
     "--out",
     type=click.Path(path_type=pathlib.Path),

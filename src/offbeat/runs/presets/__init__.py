@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from importlib import resources
 
 from offbeat.errors import ConfigError, nearest
@@ -23,3 +25,9 @@ def text(name: str) -> str:
     if name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}; {nearest(name, PRESETS)}")
     return resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def summary(name: str) -> str:
+    """Return the comment at the beginning of a preset, up to the end of its first sentence."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), text(name).splitlines())
+    return re.split(r"(?<=[.]) ", " ".join(line.removeprefix("#").strip() for line in lines))[0]
