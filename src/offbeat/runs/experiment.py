@@ -156,6 +156,12 @@ class Experiment(Options):
                 f"valid: {', '.join(self.algorithm.schedulers)}.",
                 key="scheduler.name",
             )
+        if self.client.sends and self.client.server() is None:
+            raise ConfigError(
+                f"{type(self.client).__name__} sends {', '.join(self.client.sends)}, but nothing at the server "
+                "receives it; return a ServerExtension from `server`, or remove `sends`",
+                key="client",
+            )
         self.algorithm.validate(self)
         privacy.check(self)
         self.evaluation.target_of(self.task)

@@ -40,6 +40,7 @@ from offbeat.simulation.transport import SimulatedTransport
 
 _LOG = logging.getLogger("offbeat")
 WATCH_SECONDS = 0.1
+MALFORMED = ("wrong-type", "wrong-size", "wrong-extra")  # refusals that a mistake in a client rule causes
 FRUITLESS = 100_000  # events in a row without an accepted update, after which a run fails
 
 
@@ -158,6 +159,8 @@ class Run:
 
     def record(self, outcome: Outcome) -> None:
         """Count a turn of the loop and log its update."""
+        if outcome.refused in MALFORMED and not self.transport.untrusted:
+            raise ConfigError(self._malformed(outcome), key="client")
         accepted = isinstance(outcome.event, Arrival) and outcome.refused is None
         self._fruitless = 0 if accepted else self._fruitless + 1
         if self._fruitless > FRUITLESS and not self.transport.real_time:
@@ -170,6 +173,18 @@ class Run:
         self.delays.count(outcome, self.loop.algorithm.update_cache)
         if isinstance(outcome.event, (Arrival, Lost)):
             (self.folder.updates if self.folder else self.log).append(row(outcome))
+
+    def _malformed(self, outcome: Outcome) -> str:
+        """Return what is wrong with an update that an honest client has trained."""
+        assert isinstance(outcome.event, Arrival)
+        rule, extra = self.experiment.client, outcome.event.update.extra
+        sent = ", ".join(f"{name} {list(value.shape)}" for name, value in extra.items()) or "nothing"
+        x = list(self.session.x.shape)
+        return (
+            f"the update of client {outcome.event.job.client} is refused ({outcome.refused}): with Δ, "
+            f"{type(rule).__name__} must send {', '.join(rule.sends) or 'no vectors'}, each a vector like x, {x}; "
+            f"it sends {sent}"
+        )
 
     def finished(self) -> bool:
         """Return whether the virtual time is over, the budget is used up, or the run was asked to stop."""
