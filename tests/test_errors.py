@@ -46,5 +46,11 @@ def test_every_suggestion_exists() -> None:
             assert not value or value.strip('"') in names, (word, each)
 
 
+def test_the_key_that_was_given_is_not_suggested() -> None:
+    with pytest.raises(ob.ConfigError) as caught:
+        config.parse({"scheduler": {"name": "rounds", "buffer": 3}})
+    assert "Did you mean" not in str(caught.value)
+
+
 def test_a_word_without_a_likeness_has_no_suggestion() -> None:
     assert nearest("qqq", ["lr", "eta"]) == "valid: lr, eta."

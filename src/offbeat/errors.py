@@ -110,12 +110,20 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 """Words of other programs, with ours. The first that is valid is suggested, or the last: a key of another table."""
 
 
-def nearest(name: object, valid: Iterable[str]) -> str:
-    """Return a sentence that lists the valid names and suggests the one that means the same, or the closest one."""
+def nearest(name: object, valid: Iterable[str], place: str = "") -> str:
+    """Return a sentence that lists the valid names and suggests the one that means the same, or the closest one.
+
+    Args:
+        name: The unknown name.
+        valid: The valid names.
+        place: The dotted key that was given, which is not suggested.
+    """
     names = list(valid)
     word = str(name).lower()
     same = SYNONYMS.get(word) or SYNONYMS.get(word.replace("-", "_")) or ()
-    close = [each for each in same if each in names][:1] or [each for each in same if "." in each][-1:]
+    close = [each for each in same if each in names][:1] or [each for each in same if "." in each and each != place][
+        -1:
+    ]
     close = close or difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"valid: {', '.join(names)}.{hint}"

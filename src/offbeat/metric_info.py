@@ -29,6 +29,16 @@ class MetricInfo:
         """Return a value for display, without its unit."""
         return f"{self.scale * value:.1f}" if self.unit == "%" else f"{value:.4g}"
 
+    def target(self, value: float) -> float | None:
+        """Return a target in the metric's own scale, or None if it cannot be one.
+
+        For a percentage, values up to 1 are fractions and larger ones, up to 100, are percent: 0.85 and 85 are equal.
+        """
+        if self.unit != "%":
+            return value
+        fraction = value if value <= 1 else value / 100
+        return fraction if 0 <= fraction <= 1 else None
+
     def best(self, values: Sequence[float]) -> float:
         """Return the best of some values; the highest if the direction is unknown, NaN if all are."""
         known = [value for value in values if not math.isnan(value)]

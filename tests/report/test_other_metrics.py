@@ -59,7 +59,7 @@ def test_targets_are_given_in_the_unit_of_the_metric(folders: dict[str, pathlib.
     assert f" {first(scores, 'f1', lambda v: v >= 0.6)} " in shown
     assert "until 0.5" in compared(str(errors)), "the run's own target"
     result = CliRunner().invoke(main, ["compare", str(scores), "--target", "101"])
-    assert "101 is not a percentage; give f1 from 0 to 100" in result.stderr
+    assert "101 is neither a fraction nor a percentage; give f1 as 0.85 or 85" in result.stderr
 
 
 def test_figures_are_named_after_the_metric(folders: dict[str, pathlib.Path], tmp_path: pathlib.Path) -> None:

@@ -294,8 +294,8 @@ def test_a_target_needs_a_direction() -> None:
     known = ob.Task(loss=task.loss, metrics={"thing": ob.Metric(task.metrics["thing"], higher_is_better=False)})
     result = ob.run(**settings("regression", task=known, evaluation=ob.Evaluation(target=100.0)))
     assert result.summary["target_seconds"] == 0
-    with pytest.raises(ob.ConfigError, match=r"85\.0 is not a fraction"):
-        ob.run(**settings("classification", evaluation=ob.Evaluation(target=85)))
+    with pytest.raises(ob.ConfigError, match=r"185\.0 is neither a fraction"):
+        ob.run(**settings("classification", evaluation=ob.Evaluation(target=185)))
     with pytest.raises(ob.ConfigError, match="there is no target"):
         ob.Evaluation(stop_at_target=True)
 

@@ -67,7 +67,7 @@ def report(
 @click.option(
     "--target",
     type=float,
-    help="Value of the metric to reach, in its unit: 85 for 85 % accuracy (default: the target of the runs).",
+    help="Value of the metric to reach; 0.85 or 85 for 85 % accuracy (default: the target of the runs).",
 )
 @click.option("--metric", help="Metric to compare, such as loss (default: the main metric).")
 @click.option(
@@ -97,9 +97,11 @@ def compare(
     records, remarks = notes.distinct(read.records(_existing(folders)))
     point, info = point_of(at), paired.metric_of(records, metric)
     if target is not None:
-        if info.unit == "%" and not 0 <= target <= 100:
-            raise OffbeatError(f"--target: {target:g} is not a percentage; give {info.name} from 0 to 100")
-        target /= info.scale
+        if (value := info.target(target)) is None:
+            raise OffbeatError(
+                f"--target: {target:g} is neither a fraction nor a percentage; give {info.name} as 0.85 or 85"
+            )
+        target = value
     shown = [tables.compared(records, target, metric, point)]
     if len({record.label for record in records}) > 1:
         found = paired.compare(records, metric, point, baseline)

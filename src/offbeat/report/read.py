@@ -93,7 +93,7 @@ class Record:
         target: Any = evaluation.get("target") if isinstance(evaluation, Mapping) else None
         if isinstance(target, Mapping):
             target = target.get(self.metric.name)
-        return float(target) if is_number(target) else None
+        return self.metric.target(float(target)) if is_number(target) else None
 
     @property
     def has_cache(self) -> bool:

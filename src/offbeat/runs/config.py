@@ -198,7 +198,10 @@ def _scheduler(given: object, algorithm: Algorithm) -> Scheduler:
         known = {field.name for kind in SCHEDULERS.values() for field in fields(cast("Any", kind))}
         for name in table:
             if name not in known:
-                raise ConfigError(f"unknown key; {nearest(name, ['name', *sorted(known)])}", key=f"scheduler.{name}")
+                raise ConfigError(
+                    f"unknown key; {nearest(name, ['name', *sorted(known)], f'scheduler.{name}')}",
+                    key=f"scheduler.{name}",
+                )
         default = algorithm.schedulers[0]
         applies = {field.name for field in fields(cast("Any", SCHEDULERS[default]))}
         table = {"name": default} | {name: value for name, value in table.items() if name in applies}
@@ -297,7 +300,8 @@ def _make(kind: type, table: Table, path: str, siblings: Sequence[str] = ()) -> 
         if name not in known:
             reject_renamed_key(path, name)
             raise ConfigError(
-                f"unknown key; {nearest(name, [*siblings, *known])}{_owners(kind, name)}", key=dotted + name
+                f"unknown key; {nearest(name, [*siblings, *known], dotted + name)}{_owners(kind, name)}",
+                key=dotted + name,
             )
     for name, field in known.items():
         if name not in table and field.default is MISSING and field.default_factory is MISSING:

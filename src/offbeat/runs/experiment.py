@@ -53,7 +53,8 @@ class Evaluation(Options):
     batch_size: PositiveInt = 1000
     """Test examples per forward pass; affects only memory."""
     target: Finite | Mapping[str, float] | None = None
-    """Value of a metric whose first crossing is timed: of the main metric, such as 0.9, or by name, { mae = 0.5 }."""
+    """Value of a metric whose first crossing is timed: of the main metric, such as 0.9, or by name, { mae = 0.5 }.
+    Percentages may be given either way: 0.9 and 90 are equal."""
     stop_at_target: bool = False
     """Whether the run ends at the first evaluation that reaches the target."""
     patience: PositiveInt | None = None
@@ -99,9 +100,11 @@ class Evaluation(Options):
                 f"whether higher values of {name!r} are better is unknown; pass Metric(…, higher_is_better=…)",
                 key="evaluation.target",
             )
-        if info.unit == "%" and not 0 <= value <= 1:
-            raise ConfigError(f"{value!r} is not a fraction; give {name} from 0 to 1", key="evaluation.target")
-        return info, float(value)
+        if (target := info.target(float(value))) is None:
+            raise ConfigError(
+                f"{value!r} is neither a fraction nor a percentage; give {name} as 0.85 or 85", key="evaluation.target"
+            )
+        return info, target
 
 
 @dataclass(kw_only=True, frozen=True)

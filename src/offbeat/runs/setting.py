@@ -15,6 +15,21 @@ MAX_LABELS = 400_000  # entries of the table of clients and labels
 MAX_NODES = 1_000  # nodes of a network, or devices of a plan
 
 
+CONTENTS = {
+    "clients": "number of clients",
+    "metrics": "the task's metrics: name, whether higher is better, unit",
+    "sizes": "training examples of each client",
+    "partition": "training examples of each client (rows) and class label (columns)",
+    "attackers": "the clients that attack",
+    "plan": "FedLuck: k, δ, seconds per step α and seconds per full upload β of each device",
+    "period": "FedLuck: seconds T̃ between two server steps",
+    "exponent": "FedLuck: exponent e of the objective φ",
+    "upload_shares": "FedLuck: size of an upload as a share of the full one, by compression rate",
+    "network": "gossip network: nodes, edges, and ρ of its mixing matrix",
+}
+"""What the entries mean; the file begins with the explanation of those that it has."""
+
+
 def setting(assembly: Assembly) -> dict[str, Any]:
     """Return the content of `setting.json`."""
     data, experiment = assembly.context.data, assembly.experiment
@@ -30,4 +45,4 @@ def setting(assembly: Assembly) -> dict[str, Any]:
         devices = (assembly.device(client) for client in range(data.clients))
         content |= experiment.algorithm.describe_plan(list(devices)) if experiment.algorithm.plans else {}
         content |= assembly.executor.description()
-    return content
+    return {"contents": {name: CONTENTS[name] for name in content if name in CONTENTS}} | content
