@@ -11,12 +11,14 @@ from offbeat.data.sources import (
     CIFAR10,
     CIFAR100,
     DATASETS,
+    FEMNIST,
     MNIST,
     Digits,
     FashionMNIST,
     Shakespeare,
     Source,
     Synthetic,
+    Tabular,
 )
 
 PARTITIONS: dict[str, type[Partition]] = {
@@ -35,6 +37,7 @@ __all__ = [
     "CIFAR10",
     "CIFAR100",
     "DATASETS",
+    "FEMNIST",
     "IID",
     "MNIST",
     "PARTITIONS",
@@ -55,6 +58,7 @@ __all__ = [
     "Shakespeare",
     "Source",
     "Synthetic",
+    "Tabular",
     "data_dir",
     "from_arrays",
     "from_datasets",

@@ -8,7 +8,7 @@ import pathlib
 import pickle
 import tarfile
 import zlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -19,27 +19,12 @@ from offbeat.data import text
 from offbeat.data.create import from_arrays
 from offbeat.data.dataset import Dataset
 from offbeat.data.files import fetch, find, read_idx, read_text
+from offbeat.data.leaf import FEMNIST as FEMNIST
+from offbeat.data.source import Source as Source
+from offbeat.data.tabular import Tabular as Tabular
 from offbeat.errors import DataError
-from offbeat.options import NonNegative, Options, PositiveInt
+from offbeat.options import NonNegative, PositiveInt
 from offbeat.random import stream
-
-
-class Source(Options, ABC):
-    """Interface for sources of data."""
-
-    @abstractmethod
-    def load(self, folder: pathlib.Path) -> Dataset:
-        """Read the dataset, downloading it if necessary.
-
-        Args:
-            folder: The folder of all datasets.
-
-        Returns:
-            The dataset.
-
-        Raises:
-            DataError: The files are missing and cannot be downloaded, or are damaged.
-        """
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -359,6 +344,8 @@ DATASETS: dict[str, type[Source]] = {
     "fashion-mnist": FashionMNIST,
     "cifar10": CIFAR10,
     "cifar100": CIFAR100,
+    "femnist": FEMNIST,
     "shakespeare": Shakespeare,
+    "tabular": Tabular,
     "synthetic": Synthetic,
 }
