@@ -15,6 +15,7 @@ import offbeat as ob
 from offbeat.data import Synthetic
 from offbeat.environment import Battery, Bernoulli, Constant, Speeds
 from offbeat.models import LR
+from offbeat.runs.folder import read_status
 
 
 def settings(**more: Any) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def test_a_run_in_which_nothing_ever_arrives_ends_with_an_error(tmp_path: pathli
     environment = ob.Environment(delay=Constant(value=1.0), trip_timeout=0.5)
     with pytest.raises(ob.ConfigError, match=r"no update was accepted.*check environment\.trip_timeout"):
         ob.run(**settings(environment=environment), out=tmp_path / "run")
-    assert not list(tmp_path.iterdir())
+    assert read_status(tmp_path / "run")["state"] == "failed"
 
 
 @pytest.mark.parametrize(
