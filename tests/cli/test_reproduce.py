@@ -80,5 +80,5 @@ def test_mistakes(tiny: pathlib.Path) -> None:
     assert "--part: no cell is or contains 'CA2FL x'; valid: " in offbeat(
         "reproduce", "tiny", "--part", "CA2FL x", status=2
     )
-    assert "--seeds: '0,x'" in offbeat("reproduce", "tiny", "--seeds", "0,x", status=2)
+    assert "--seeds: 'x': expected integers" in offbeat("reproduce", "tiny", "--seeds", "0,x", status=2)
     assert not list(tiny.iterdir()), "nothing was written"

@@ -145,7 +145,7 @@ def test_a_report_is_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     for place in ("report.html", "other/report.html", "mine.html"):
         text = (tmp_path / place).read_text()
         assert '"label":"ca2fl"' in text
-        assert f'"value":{memory.accuracy}' in text
+        assert f":{memory.accuracy}" in text
     with pytest.raises(ob.RunFolderError, match="cannot write the report"):
         memory.report(tmp_path / "nowhere/report.html")
 
