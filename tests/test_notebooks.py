@@ -20,7 +20,9 @@ def test_a_notebook_runs(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     code = ["".join(cell["source"]) for cell in cells(path) if cell["cell_type"] == "code"]
     for source, kinds in zip(code, shown, strict=True):
         last = source.splitlines()[-1]
-        if last in ("result", "sweep") or last.startswith(("result.metrics.tail", "sweep.compare", "sweep.metrics")):
+        if last in ("result", "sweep") or last.startswith(
+            ("result.metrics.tail", "sweep.compare", "comparison.", "sweep.metrics")
+        ):
             assert "text/html" in kinds, source
         if last.startswith(("result.plot", "sweep.plot")):
             assert "image/png" in kinds, source

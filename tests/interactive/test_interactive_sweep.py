@@ -172,17 +172,17 @@ def test_variants_are_compared(swept: ob.SweepResult) -> None:
     assert [row.label for row in found.rows] == ["fedbuff", "ca2fl"]
     values = [result.accuracy for result in swept["ca2fl"]]
     assert (found.rows[1].mean, found.rows[1].std) == (statistics.fmean(values), statistics.stdev(values))
-    assert "accuracy (%) of the last evaluation" in repr(found)
+    assert "accuracy of the last evaluation, ± over the seeds" in repr(found)
     assert f"{100 * found.rows[1].mean:.1f} ± " in found._repr_html_()
     assert f"{100 * found.rows[1].mean:.1f} ± " in swept._repr_html_()
     at = swept.compare(metric="loss", at={"version": 4})
     losses = [result.evaluations[1]["loss"] for result in swept["fedbuff"]]
     assert at.rows[0].values == tuple(losses)
     assert [line["version"] for line in swept.results[0].evaluations] == [0, 3, 6]
-    assert "loss at 4 rounds" in repr(at)
+    assert "loss of the last evaluation up to version = 4" in repr(at)
     with pytest.raises(ob.OffbeatError, match="no 'acuracy'; valid: accuracy, loss"):
         swept.compare(metric="acuracy")
-    with pytest.raises(ob.OffbeatError, match="at: there is no 'seconds'"):
+    with pytest.raises(ob.OffbeatError, match=r"at: there is no axis 'seconds'.*Did you mean 'virtual_seconds'"):
         swept.compare(at={"seconds": 3})
 
 

@@ -165,8 +165,8 @@ def test_tables_for_latex_and_another_metric(runs: pathlib.Path) -> None:
     ("words", "message"),
     [
         (("--at", "100"), "--at: '100' is not an axis and a number"),
-        (("--at", "hours=3"), "at: give one of version"),
-        (("--metric", "f1"), "metric: the runs have no 'f1'; they have accuracy, loss"),
+        (("--at", "hours=3"), "at: there is no axis 'hours'; valid: version"),
+        (("--metric", "f1"), "metric: the runs have no 'f1'; valid: accuracy, loss"),
         (("--baseline", "x"), "baseline: there is no experiment 'x'; there are FEDBUFF, CA2FL"),
     ],
 )

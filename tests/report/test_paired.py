@@ -128,8 +128,8 @@ def test_experiments_on_other_data_are_no_pair() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"metric": "f1"}, "no 'f1'; they have accuracy, loss"),
-        ({"at": {"hours": 3}}, "give one of version"),
+        ({"metric": "f1"}, "no 'f1'; valid: accuracy, loss"),
+        ({"at": {"hours": 3}}, "there is no axis 'hours'; valid: version, virtual_seconds, bytes"),
         ({"at": {"version": 3, "bytes": 4}}, "give one of version"),
         ({"at": {"version": math.inf}}, "is not a number"),
         ({"baseline": "Z"}, "there is no experiment 'Z'; there are A, B"),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from offbeat.errors import OffbeatError, RunFolderError
+
+if TYPE_CHECKING:
+    from offbeat.report import markup
 
 FOLDERS = click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=pathlib.Path))
 
@@ -84,7 +88,7 @@ def compare(
     metric: str | None,
     at: str | None,
     baseline: str | None,
-    form: str | None,
+    form: markup.Form | None,
 ) -> None:
     """Compare runs: results, the cost of reaching a target, paired differences, and the settings that differ.
 
@@ -122,7 +126,7 @@ def point_of(text: str | None) -> dict[str, float] | None:
         raise OffbeatError(f"--at: {text!r} is not an axis and a number, such as virtual_seconds=100") from None
 
 
-def _print(shown: Sequence[Table], remarks: Sequence[str], form: str | None) -> None:
+def _print(shown: Sequence[Table], remarks: Sequence[str], form: markup.Form | None) -> None:
     from offbeat.report import markup, tables
 
     if form is None:
@@ -131,9 +135,7 @@ def _print(shown: Sequence[Table], remarks: Sequence[str], form: str | None) -> 
             console.print(tables.fitted(table, console))
         remark(remarks)
         return
-    write, note = (markup.latex, "% {}") if form == "latex" else (markup.markdown, "- {}")
-    for text in [write(table) for table in shown] + [note.format(each) for each in remarks]:
-        click.echo(text)
+    click.echo(markup.document(shown, remarks, form))
 
 
 @click.command()

@@ -87,9 +87,15 @@ class SweepResult:
         frames = [result.updates.assign(label=result.label, seed=result.seed) for result in self.results]
         return pandas(instead).concat(frames, ignore_index=True)
 
-    def compare(self, metric: str | None = None, at: Mapping[str, float] | None = None) -> ComparisonTable:
+    def compare(
+        self,
+        metric: str | None = None,
+        at: Mapping[str, float] | None = None,
+        baseline: str | None = None,
+        confidence: float = 0.95,
+    ) -> ComparisonTable:
         """Compare the variants; see `offbeat.compare`."""
-        return compare(self, metric=metric, at=at)
+        return compare(self, metric=metric, at=at, baseline=baseline, confidence=confidence)
 
     def plot(self, *, x: str = "virtual_seconds") -> InlineFigure:
         """Draw the main metric of every variant; a notebook shows the figure.
@@ -116,7 +122,8 @@ class SweepResult:
         return f"<SweepResult {self.folder}: {len(self.results)} runs{diverged}; {', '.join(self.labels)}>"
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.compare()._repr_html_()}" if self.results else repr(self)
+        evaluated = any(result.record.metrics for result in self.results)
+        return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.compare()._repr_html_() if evaluated else ''}"
 
 
 def sweep(

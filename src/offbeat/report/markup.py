@@ -1,9 +1,19 @@
-"""Tables of the terminal as Markdown and LaTeX."""
+"""Tables of the terminal as Markdown, LaTeX, HTML and plain text."""
 
 from __future__ import annotations
 
+import html as _html
+import io
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from offbeat.report.tables import fitted
+
+Form = Literal["latex", "markdown", "html", "text"]
 
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -12,6 +22,12 @@ LATEX = {
     "η": r"$\eta$", "α": r"$\alpha$", "β": r"$\beta$", "ρ": r"$\rho$", "Δ": r"$\Delta$", "²": "$^2$", "≤": r"$\le$",
     "≥": r"$\ge$", "·": r"$\cdot$", "×": r"$\times$", "…": r"\ldots{}",
 }  # fmt: skip
+
+
+def document(tables: Sequence[Table], notes: Sequence[str], form: Form) -> str:
+    """Return tables and the notes below them, in LaTeX as comments."""
+    write, note = FORMS[form]
+    return "\n".join([*map(write, tables), *map(note, notes)])
 
 
 def markdown(table: Table) -> str:
@@ -30,6 +46,35 @@ def latex(table: Table) -> str:
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [rf"\caption{{{escaped(_caption(table))}}}"] if table.caption else []
     return "\n".join([*lines, r"\end{table}", ""])
+
+
+def html(table: Table) -> str:
+    """Return a table in HTML, for a notebook."""
+    head, *rows = [[_html.escape(text) for text in row] for row in _texts(table)]
+    heads = "".join(f"<th>{text}</th>" for text in head)
+    body = "".join(f"<tr><th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}</tr>" for row in rows)
+    caption = f"<caption>{_html.escape(_caption(table))}</caption>" if table.caption else ""
+    return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def text(table: Table) -> str:
+    """Return a table in plain text, as wide as the terminal."""
+    console = Console(file=io.StringIO(), color_system=None, force_terminal=False, force_jupyter=False)
+    with console.capture() as captured:
+        fitted(table, console)
+        caption, table.caption = table.caption, None
+        console.print(table)
+        console.print(caption or "", highlight=False)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+FORMS: dict[Form, tuple[Callable[[Table], str], Callable[[str], str]]] = {
+    "latex": (latex, "% {}".format),
+    "markdown": (markdown, "- {}".format),
+    "html": (html, lambda note: f"<p>{_html.escape(note)}</p>"),
+    "text": (text, "note    {}".format),
+}
+"""How to write a table and a note, by the form of a document."""
 
 
 def escaped(text: str) -> str:

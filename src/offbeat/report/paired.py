@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from offbeat.errors import OffbeatError
+from offbeat.errors import OffbeatError, nearest
 from offbeat.metric_info import MetricInfo
 from offbeat.report.read import Record
 from offbeat.report.student import critical, holm, sign_test, two_sided
@@ -66,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Paired differences of several experiments."""
+    """The values of several experiments and their paired differences."""
 
     metric: MetricInfo
     at: Mapping[str, float]
@@ -75,6 +76,8 @@ class Comparison:
     differences: Sequence[Difference] = ()
     notes: Sequence[str] = field(default=())
     """What was left out and why, in words."""
+    values: Mapping[str, Mapping[int | None, float]] = field(default_factory=dict)
+    """The value of each run, by label and seed, without the runs that are left out."""
 
 
 def compare(
@@ -113,7 +116,9 @@ def compare(
                 notes.append(f"{_named(alone)} of {label} {verbs.format(f'no partner in {partner} and')} left out")
         if seeds:
             found.append(difference(other, one, {seed: second[seed] - first[seed] for seed in seeds}, confidence))
-    return Comparison(info, dict([place] if place else []), confidence, _adjusted(found), [*notes, *_few(found)])
+    return Comparison(
+        info, dict([place] if place else []), confidence, _adjusted(found), [*notes, *_few(found)], values
+    )
 
 
 def difference(label: str, baseline: str, values: Mapping[int | None, float], confidence: float = 0.95) -> Difference:
@@ -143,7 +148,7 @@ def metric_of(records: Sequence[Record], name: str | None) -> MetricInfo:
     if name is None and records:
         return records[0].metric
     if name not in known:
-        raise OffbeatError(f"metric: the runs have no {name!r}; they have {', '.join(known) or 'none'}")
+        raise OffbeatError(f"metric: the runs have no {name!r}; {nearest(name, known)}")
     return known[name]
 
 
@@ -151,10 +156,13 @@ def place_of(at: Mapping[str, float] | None) -> tuple[str, float] | None:
     """Return the column in `metrics.jsonl` and the value of a point."""
     if not at:
         return None
-    if len(at) > 1 or not at.keys() <= PLACES.keys():
-        raise OffbeatError(f"at: give one of {', '.join(PLACES)}, such as virtual_seconds=100")
+    for name in at:
+        if name not in PLACES:
+            raise OffbeatError(f"at: there is no axis {name!r}; {nearest(name, PLACES)}")
+    if len(at) > 1:
+        raise OffbeatError(f"at: give one of {', '.join(PLACES)}, not {' and '.join(at)}")
     ((name, value),) = at.items()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value) or value < 0:
         raise OffbeatError(f"at: {name} = {value!r} is not a number from 0")
     return PLACES[name], float(value)
 

@@ -151,6 +151,17 @@ def compared(
     return table
 
 
+def means(found: Comparison) -> Table:
+    """Return a table of the mean and the sample standard deviation of each experiment over its seeds."""
+    several = any(len(values) > 1 for values in found.values.values())
+    caption = f"{found.metric.name} {last_evaluation(found.at)}{', ± over the seeds' if several else ''}"
+    table = plain_table(caption, _heading(found.metric), "seeds")
+    for label, values in found.values.items():
+        if values:
+            table.add_row(escape(label), _spread(found.metric, list(values.values())), str(len(values)))
+    return table
+
+
 def differences(found: Comparison) -> Table:
     """Return a table of paired differences."""
     info, many = found.metric, sum(each.p is not None or each.sign_p is not None for each in found.differences)
