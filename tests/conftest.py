@@ -49,6 +49,7 @@ SLOW = (
     "tests/test_bench_shapes.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
+    "tests/test_newcomer.py",
     "tests/test_peers.py",
     "tests/test_reproductions_short.py",
     "tests/test_site.py",
