@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html as _html
-import io
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -59,7 +58,7 @@ def html(table: Table) -> str:
 
 def text(table: Table) -> str:
     """Return a table in plain text, as wide as the terminal."""
-    console = Console(file=io.StringIO(), color_system=None, force_terminal=False, force_jupyter=False)
+    console = Console(color_system=None, force_jupyter=False)  # in a notebook, it would show an empty output of its own
     with console.capture() as captured:
         fitted(table, console)
         caption, table.caption = table.caption, None
