@@ -57,7 +57,7 @@ def test_every_block_runs_or_states_why_not() -> None:
         assert not block.skipped or len(block.marks["not run"]) > 10, f"{block.place}: a reason, please"
         assert (ROOT / block.marks.get("run by", "tests")).exists(), block.place
     skipped = [block for block in BLOCKS if block.skipped]
-    assert len(skipped) <= 16, [block.place for block in skipped]
+    assert len(skipped) <= 18, [block.place for block in skipped]
     assert len(skipped) < len([block for block in BLOCKS if block.language in RUN]) / 4
 
 

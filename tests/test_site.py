@@ -71,7 +71,7 @@ def check_links(pages: dict[str, Page]) -> None:
             if target in pages:
                 assert unquote(anchor) in pages[target].anchors, f"{address}: {link}"
             else:
-                assert target.endswith((".png", ".svg")), f"{address}: {link}"
+                assert target.endswith((".png", ".svg", ".ipynb")), f"{address}: {link}"
 
 
 def check_loads(site: pathlib.Path, pages: dict[str, Page]) -> None:
