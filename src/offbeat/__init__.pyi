@@ -49,6 +49,8 @@ from offbeat.interactive.run import resume as resume
 from offbeat.interactive.run import run as run
 from offbeat.interactive.sweep import SweepResult as SweepResult
 from offbeat.interactive.sweep import sweep as sweep
+from offbeat.interactive.tune import TuneResult as TuneResult
+from offbeat.interactive.tune import tune as tune
 from offbeat.messages import Job as Job
 from offbeat.messages import Update as Update
 from offbeat.runs import callbacks as callbacks
@@ -64,6 +66,10 @@ from offbeat.scheduling import Rounds as Rounds
 from offbeat.server.validation import UpdateValidator as UpdateValidator
 from offbeat.tasks import Metric as Metric
 from offbeat.tasks import Task as Task
+from offbeat.tuning.space import choice as choice
+from offbeat.tuning.space import integers as integers
+from offbeat.tuning.space import log_uniform as log_uniform
+from offbeat.tuning.space import uniform as uniform
 from offbeat.version import __version__ as __version__
 
 aggregators = _aggregation

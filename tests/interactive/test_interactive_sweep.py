@@ -14,7 +14,7 @@ from tests.support.experiments import experiment
 from torch import nn
 
 import offbeat as ob
-from offbeat.interactive.sweep import _cells
+from offbeat.interactive.sweep import cells_of
 from offbeat.runs import drive, sweep
 from offbeat.scheduling import PerArrival
 
@@ -26,7 +26,7 @@ def settings(**more: Any) -> dict[str, Any]:
 
 
 def labels(**more: Any) -> list[str]:
-    return [cell.label for cell in _cells(settings(**more), [0])]
+    return [cell.label for cell in cells_of(settings(**more), [0])]
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_labels_are_names_and_the_options_that_differ() -> None:
 def test_a_list_of_indices_is_a_partition_and_no_axis() -> None:
     parts = [np.arange(150), np.arange(150, 300)]
     source = experiment().data.source
-    assert len(list(_cells(settings(data=source, partition=parts), [0]))) == 1
+    assert len(list(cells_of(settings(data=source, partition=parts), [0]))) == 1
     two = [ob.partitions.IID(), ob.partitions.Dirichlet(alpha=0.3)]
     assert labels(data=source, clients=5, partition=two) == ["iid", "dirichlet"]
 

@@ -16,6 +16,7 @@ from offbeat.cli.catalog import list_, show
 from offbeat.cli.chaos import chaos
 from offbeat.cli.common import (
     INTERRUPTED,
+    SEARCH,
     SEVERAL,
     Group,
     data_dir_option,
@@ -34,6 +35,7 @@ from offbeat.cli.export import export
 from offbeat.cli.reporting import compare, report, serve
 from offbeat.cli.reproduce import reproduce
 from offbeat.cli.sweeping import sweep
+from offbeat.cli.tuning import tune
 from offbeat.errors import ConfigError
 from offbeat.version import __version__
 
@@ -44,7 +46,7 @@ def main() -> None:
     """Asynchronous federated learning, simulated in virtual time or deployed on Flower."""
 
 
-for command in (bench, chaos, compare, deploy, export, list_, replay, report, reproduce, serve, show, sweep):
+for command in (bench, chaos, compare, deploy, export, list_, replay, report, reproduce, serve, show, sweep, tune):
     main.add_command(command)
 
 
@@ -135,7 +137,7 @@ def partition(
     from offbeat.runs.progress import Bars
 
     table = read_table(file, assignments, device=device, executor=executor, seed=seed)
-    experiment = config.parse({name: value for name, value in table.items() if name not in SEVERAL})
+    experiment = config.parse({name: value for name, value in table.items() if name not in SEVERAL | SEARCH})
     with Bars(Console(stderr=True)):
         data = experiment.data.load(place(data_dir), experiment.seed)
     counts = data.label_counts()

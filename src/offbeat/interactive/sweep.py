@@ -159,18 +159,38 @@ def sweep(
         RunFolderError: The folder contains other experiments, or cannot be written.
         KeyboardInterrupt: The sweep was interrupted; the same call resumes it.
     """
+    plan, folder = Sweep(list(cells_of(settings, _seeds(settings, seeds)))), pathlib.Path(out)
+    return result_of(plan, folder, execute(plan, folder, progress, data_dir, callbacks), data_dir)
+
+
+def execute(
+    plan: Sweep,
+    folder: pathlib.Path,
+    progress: bool = False,
+    data_dir: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> dict[str, dict[str, Any]]:
+    """Run a sweep and return the summaries by run folder: empty for a run that diverged.
+
+    Raises:
+        RunFolderError: The folder is that of a single run.
+        KeyboardInterrupt: The sweep was interrupted; the same call resumes it.
+    """
     from rich.console import Console
 
     from offbeat.runs.progress import SweepDisplay
 
-    plan = Sweep(list(_cells(settings, _seeds(settings, seeds))))
-    folder = pathlib.Path(out)
     if (folder / CONFIG).is_file():
         raise RunFolderError(f"{folder} is the folder of a single run; give the sweep another `out`")
     with SweepDisplay(Console(), len(plan.cells), quiet=not progress) as display:
         ended = display.run(plan, folder, _path(data_dir), callbacks=callbacks)
     if len(ended) < len(plan.cells):
         raise KeyboardInterrupt(f"interrupted after {len(ended)} of {len(plan.cells)} runs; the same call resumes them")
+    return ended
+
+
+def result_of(plan: Sweep, folder: pathlib.Path, ended: Mapping[str, Any], data_dir: Path | None = None) -> SweepResult:
+    """Return the results of a sweep that ended."""
     results = [
         Result(StoredRun(folder / cell.folder, cell.experiment(), data_dir), name=cell.label)
         for cell in plan.cells
@@ -192,7 +212,7 @@ def _seeds(settings: Mapping[str, Any], seeds: Iterable[int]) -> list[int]:
     return listed
 
 
-def _cells(settings: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[Cell]:
+def cells_of(settings: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[Cell]:
     """Yield one cell per combination and seed."""
     axes = {name: value for name, value in settings.items() if _is_axis(name, value)}
     for name, values in axes.items():

@@ -60,13 +60,17 @@ def new_figure(width: float, height: float) -> tuple[Figure, Any]:
     from offbeat.report.figure import InlineFigure  # matplotlib takes a moment to import
 
     figure = InlineFigure(figsize=(width, height), dpi=DPI, layout="constrained")
-    axes = figure.add_subplot()
+    return figure, styled(figure.add_subplot())
+
+
+def styled(axes: Any) -> Any:
+    """Return axes with the colors and the text of a figure in the size of print."""
     axes.set_prop_cycle(color=COLORS[_first.get() :] + COLORS[: _first.get()])
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=SMALL)
     for text in (axes.xaxis.label, axes.yaxis.label, axes.title):
         text.set_fontsize(TEXT)
-    return figure, axes
+    return axes
 
 
 def resized(figure: Figure, width: float) -> Figure:

@@ -155,6 +155,8 @@ def parse(table: Table) -> Experiment:
     for name in table:
         if name not in valid:
             reject_renamed_key("", name)
+            if name == "tune":
+                raise ConfigError("describes a search; run it with: offbeat tune", key=name)
             raise ConfigError(f"unknown key; {nearest(name, valid)}", key=name)
     values: Table = dict(table)
     values["algorithm"] = _choose(Algorithm, table.get("algorithm", {}), "algorithm", "ca2fl")

@@ -1,0 +1,1 @@
+"""The search for hyperparameters: spaces, methods, trials, and their table, figure and files."""
