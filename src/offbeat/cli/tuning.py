@@ -17,6 +17,7 @@ from offbeat.cli.common import (
     settings_options,
     track_option,
 )
+from offbeat.cli.reporting import remark
 from offbeat.cli.sweeping import run_all
 
 
@@ -54,7 +55,7 @@ def tune(
     FILE is a TOML file or preset:NAME with a table [tune]. Every combination of its [[variants]] and [[axes.NAME]] is a
     rule, and all rules get the same number of trials.
     """
-    from offbeat.report import tables
+    from offbeat.report import notes, read, tables
     from offbeat.runs.trackers import trackers
     from offbeat.tuning import outcome, table
 
@@ -77,3 +78,6 @@ def tune(
         groups = {label: [ended[cell.folder] for cell in plan.cells if cell.label == label] for label in labels}
         console.print(tables.fitted(tables.results(groups), console))
         click.echo(f"comparison  {folder / 'comparison'}")
+        remark(
+            notes.differences([read.read(folder / "comparison" / name) for name, summary in ended.items() if summary])
+        )

@@ -78,7 +78,8 @@ def figure(tuning: Tuning, trials: Sequence[Trial]) -> Figure:
     width = COLUMN if columns == 1 else PAGE
     drawn = InlineFigure(figsize=(width, HEIGHT * lines + 0.3), dpi=DPI, layout="constrained")
     for place, (name, distribution) in enumerate(tuning.space.items()):
-        axes = styled(drawn.add_subplot(lines, columns, place + 1))
+        shared = drawn.axes[0] if drawn.axes else None
+        axes = styled(drawn.add_subplot(lines, columns, place + 1, sharey=shared))
         places = _places(distribution)
         for number, rule in enumerate(tuning.rules):
             style = series_style(number)

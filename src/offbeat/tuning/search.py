@@ -118,6 +118,8 @@ class Tuning:
             return self.ranked(done)
         now = [Trial(rule, number, params) for rule in self.rules for number, params in enumerate(self._points(rule))]
         for rung, share in enumerate(self.search.shares):
+            if not now:  # all diverged
+                break
             ended = self._run([replace(trial, rung=rung, share=share) for trial in now], execute)
             done += ended
             now = self._promoted(ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -165,8 +166,9 @@ def _entries(given: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Di
     for name, value in given.items():
         key = path + str(name)
         if isinstance(value, Mapping) and not value.keys() & {*KINDS, "choice"} and value:
-            if not all(isinstance(inner, list | tuple | Mapping | Distribution) for inner in value.values()):
-                raise ConfigError(f"unknown range; {nearest(next(iter(value)), [*KINDS, 'choice'])}", key=key)
+            first = next(iter(value))
+            if difflib.get_close_matches(first, [*KINDS, "choice"], cutoff=0.8):
+                raise ConfigError(f"unknown range {first!r}; {nearest(first, [*KINDS, 'choice'])}", key=key)
             yield from _entries(value, f"{key}.")
             continue
         if key == "seed" or key.endswith(".name"):
