@@ -118,13 +118,16 @@ def _toml(block: Block, names: dict[str, object]) -> None:
     from offbeat.cli.common import SEVERAL
     from offbeat.runs import config
     from offbeat.runs.sweep import Sweep
+    from offbeat.tuning.table import parse
 
     table = tomllib.loads(block.text)
     if block.title:
         pathlib.Path(block.title).write_text(block.text, encoding="utf-8")
     if block.title == "pyproject.toml":
         return
-    if SEVERAL & table.keys():
+    if "tune" in table:
+        parse(table)
+    elif SEVERAL & table.keys():
         Sweep.plan(table, (), ())
     else:
         config.parse(table)

@@ -24,7 +24,7 @@ def test_values_are_set(cell: Cell) -> None:
     after = new.experiment()
     assert (new.label, new.seed, after.seed) == ("new", 3, 3)
     assert (after.client.lr, after.rounds) == (0.25, 7)
-    assert after.algorithm.eta == 0.5  # type: ignore[attr-defined]
+    assert after.algorithm.eta == 0.5
     assert cell.experiment() == before, "the original is not changed"
 
 

@@ -6,6 +6,7 @@ import csv
 import pathlib
 import tomllib
 
+import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
@@ -54,10 +55,11 @@ def test_the_figure_has_logarithmic_axes_where_values_span_orders() -> None:
         "algorithm.staleness": "linear",
     }  # fmt: skip
     assert [label.get_text() for label in axes["algorithm.staleness"].get_xticklabels()] == ["constant"]
-    drawn = sorted(float(x) for x, _ in axes["client.lr"].collections[0].get_offsets())
-    assert drawn == pytest.approx(sorted(t.params["client.lr"] for t in trials if t.value is not None))
-    circle = axes["client.lr"].collections[-1].get_offsets()[0]
-    assert list(circle) == pytest.approx([trials[0].params["client.lr"], 100 * (trials[0].value or 0)])
+    offsets = [np.asarray(points.get_offsets()) for points in axes["client.lr"].collections]
+    assert sorted(offsets[0][:, 0]) == pytest.approx(
+        sorted(t.params["client.lr"] for t in trials if t.value is not None)
+    )
+    assert offsets[-1][0] == pytest.approx([trials[0].params["client.lr"], 100 * (trials[0].value or 0)])
 
 
 def test_the_files_hold_all_trials_and_the_best_of_each_rule(tmp_path: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from offbeat.errors import ConfigError, OffbeatError, nearest
 
 SEVERAL = {"variants", "axes", "seeds"}  # keys of a file for `offbeat sweep`
-SEARCH = {"tune"}  # and for `offbeat tune`
+SEARCH = {"tune"}  # key of a file for `offbeat tune`
 INTERRUPTED = 130
 
 
