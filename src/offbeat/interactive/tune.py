@@ -87,7 +87,7 @@ class TuneResult:
         Raises:
             ConfigError: The search used one of the seeds.
         """
-        plan = self.tuning.comparison(self.trials, list(seeds or []))
+        plan = self.tuning.comparison(self.trials, list(seeds) if seeds is not None else [])
         folder = pathlib.Path(out) if out is not None else self.folder / "comparison"
         return result_of(plan, folder, execute(plan, folder, progress, self.data_dir, callbacks), self.data_dir)
 
