@@ -18,13 +18,17 @@ from tests.support.skips import counted, unexpected  # noqa: E402
 
 LONGEST = (  # by processor time, from 170 to 8 s: they start first, or one worker is still busy when the rest is done
     "test_deployments.py", "test_docs.py", "test_ray.py", "test_examples.py", "test_kernels.py", "test_ray_nodes.py",
-    "test_executors.py", "test_training_contract.py", "test_cli.py", "test_browser.py", "test_campaign.py",
-    "test_resume.py", "test_server.py", "test_theory.py", "test_reproductions_short.py", "test_site.py",
-    "test_resume_everything.py", "test_trackers.py", "test_commands.py", "test_strategy.py",
+    "test_executors.py", "test_training_contract.py", "test_cli.py", "test_browser.py", "test_browser_comparison.py",
+    "test_campaign.py", "test_newcomer.py", "test_resume.py", "test_server.py", "test_theory.py",
+    "test_reproductions_short.py", "test_site.py", "test_resume_everything.py", "test_every_model.py",
+    "test_personalization.py", "test_trackers.py", "test_commands.py", "test_strategy.py",
 )  # fmt: skip
 SLOW = (
     "tests/algorithms/test_theory.py",
+    "tests/algorithms/test_theory_rates.py",
     "tests/chaos/test_campaign.py",
+    "tests/cli/test_tuning.py",
+    "tests/client/test_personalization.py",
     "tests/deploy/",
     "tests/executors/test_imports.py",
     "tests/executors/test_kernels.py",
@@ -34,12 +38,17 @@ SLOW = (
     "tests/executors/test_ray_nodes.py",
     "tests/executors/test_stacked_form.py",
     "tests/executors/test_training_contract.py",
+    "tests/interactive/test_tune.py",
+    "tests/models/test_every_model.py",
     "tests/report/live/test_browser.py",
+    "tests/report/live/test_browser_comparison.py",
     "tests/report/test_commands.py",
     "tests/report/test_other_metrics.py",
     "tests/report/test_plots.py",
     "tests/runs/callbacks/test_command_line.py",
     "tests/runs/callbacks/test_trackers.py",
+    "tests/runs/test_disks.py",
+    "tests/runs/test_exits.py",
     "tests/runs/test_pool.py",
     "tests/runs/test_resume.py",
     "tests/runs/test_resume_everything.py",
@@ -50,10 +59,12 @@ SLOW = (
     "tests/test_docs.py",
     "tests/test_examples.py",
     "tests/test_newcomer.py",
+    "tests/test_notebooks.py",
     "tests/test_peers.py",
     "tests/test_reproductions_short.py",
     "tests/test_site.py",
     "tests/test_skips.py",
+    "tests/tuning/",
 )
 """Modules and folders that `make check` leaves out. Single tests carry `@pytest.mark.slow` themselves."""
 
