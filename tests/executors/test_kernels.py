@@ -14,7 +14,7 @@ from offbeat.client.rules import SGD, Adam, AdamW, ClientRule
 from offbeat.executors import Sequential
 from offbeat.executors.gpu import normalization, pooling, triton_support
 from offbeat.executors.gpu.batch_norm import stacked_batch_norm
-from offbeat.executors.gpu.convolution import stacked_conv2d, stacked_conv2d_beside
+from offbeat.executors.gpu.convolution import stacked_conv2d, stacked_conv2d_and_input
 from offbeat.executors.stacked import Stack
 from offbeat.messages import Update
 from offbeat.models import CNN, ConvMixer, Model
@@ -67,14 +67,14 @@ def test_stacked_convolutions(shape: tuple[int, ...]) -> None:
         plain, slope = torch.cat(parts), torch.randn(y.shape, device=DEVICE, generator=rng)
         found = torch.autograd.grad(y, (x, weight), slope)
         expected = torch.autograd.grad(plain, (x, weight), slope)
-        beside, again = stacked_conv2d_beside(x, weight, stride, (padding, padding), groups)
+        output, again = stacked_conv2d_and_input(x, weight, stride, (padding, padding), groups)
         other = torch.randn(x.shape, device=DEVICE, generator=rng)
-        both = torch.autograd.grad((beside, again), (x, weight), (slope, other))
+        both = torch.autograd.grad((output, again), (x, weight), (slope, other))
     finally:
         torch.backends.cudnn.allow_tf32 = before
     assert torch.equal(again, x)
     found, expected = (*found, *both), (*expected, expected[0] + other, expected[1])
-    for one, other in ((y, plain), (beside, plain), *zip(found, expected, strict=True)):
+    for one, other in ((y, plain), (output, plain), *zip(found, expected, strict=True)):
         assert (one - other).norm() < 1e-5 * other.norm()
 
 

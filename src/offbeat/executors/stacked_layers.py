@@ -78,9 +78,9 @@ class _Conv2d(nn.Conv2d):
         y = conv2d(grouped, self.weight.flatten(0, 1), None, self.stride, self.padding, self.dilation, n * self.groups)
         return y.view(batch, n, out, *y.shape[2:]).transpose(0, 1).reshape(n * batch, out, *y.shape[2:])
 
-    def products_beside(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+    def products_and_input(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return the products, or None where no kernel computes them, and x for its other uses."""
-        found = None if self._tiles(*x.shape[2:]) else gpu.conv2d_beside(x, *self._geometry)
+        found = None if self._tiles(*x.shape[2:]) else gpu.conv2d_and_input(x, *self._geometry)
         return (None, x) if found is None else found
 
     @property
@@ -122,7 +122,7 @@ class _Sequential(nn.Sequential):
         if shortcut is not None:
             again = x
             if layers and isinstance(layers[0], _Conv2d):
-                products, again = layers[0].products_beside(x)
+                products, again = layers[0].products_and_input(x)
             residual = shortcut(again)
         while layers:
             layer, *layers = layers

@@ -7,12 +7,12 @@ imported when a kernel first runs.
 * `batch_weights` returns the weights of the examples in padded batches.
 * `StackGradient` compiles and captures the gradient of a stack.
 * `detect_triton` tests whether the kernels run on a device; call it before anything is compiled or captured.
-* `conv2d`, `conv2d_beside`, `group_norm`, `batch_norm` and `bias_relu_max_pool` are layers with separate parameters per
-  client. They return None where the kernels do not apply, and the caller uses ordinary operations.
+* `conv2d`, `conv2d_and_input`, `group_norm`, `batch_norm` and `bias_relu_max_pool` are layers with separate parameters
+  per client. They return None where the kernels do not apply, and the caller uses ordinary operations.
 """
 
 from offbeat.executors.gpu.batch_norm import batch_norm
-from offbeat.executors.gpu.convolution import conv2d, conv2d_beside
+from offbeat.executors.gpu.convolution import conv2d, conv2d_and_input
 from offbeat.executors.gpu.normalization import group_norm
 from offbeat.executors.gpu.pooling import bias_relu_max_pool
 from offbeat.executors.gpu.program import Program, Programs, StackGradient, batch_weights
@@ -26,7 +26,7 @@ __all__ = [
     "batch_weights",
     "bias_relu_max_pool",
     "conv2d",
-    "conv2d_beside",
+    "conv2d_and_input",
     "detect_triton",
     "group_norm",
 ]

@@ -35,7 +35,7 @@ def conv2d(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, 
     return stacked_conv2d(x, weight, stride[0], padding, groups)
 
 
-def conv2d_beside(
+def conv2d_and_input(
     x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> tuple[Tensor, Tensor] | None:
     """Convolve like `conv2d`, and return x for its other uses, such as a residual connection.
@@ -48,7 +48,7 @@ def conv2d_beside(
         return None
     if not _applies(x, weight, stride, padding, dilation, groups):
         return None
-    return stacked_conv2d_beside(x, weight, stride[0], padding, groups)
+    return stacked_conv2d_and_input(x, weight, stride[0], padding, groups)
 
 
 def _applies(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
@@ -71,13 +71,13 @@ def stacked_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Any, groups:
     return out
 
 
-def stacked_conv2d_beside(
+def stacked_conv2d_and_input(
     x: Tensor, weight: Tensor, stride: int, padding: Any, groups: int = 1
 ) -> tuple[Tensor, Tensor]:
     """Convolve like `stacked_conv2d`; return the output and x, whose gradients come together in the backward pass."""
     x = x.contiguous(memory_format=torch.channels_last)
     kind = DENSE if groups == 1 else DEPTHWISE
-    out: tuple[Tensor, Tensor] = _Beside.apply(x, weight, kind, stride, *padding)  # type: ignore[no-untyped-call]
+    out: tuple[Tensor, Tensor] = _WithInput.apply(x, weight, kind, stride, *padding)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -222,7 +222,7 @@ class _Plain(torch.autograd.Function):
         return *ctx.kind.gradients(ctx, g), None, None, None, None
 
 
-class _Beside(torch.autograd.Function):
+class _WithInput(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, kind: Kind, *geometry: int) -> tuple[Tensor, Tensor]:
         return _Plain.forward(ctx, x, weight, kind, *geometry), x.view_as(x)
